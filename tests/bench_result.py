@@ -188,9 +188,14 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
         "ranks": own,
         "readers": readers,
         "pfs": _counters(dice, found, nodes, wall) if pfs else None,
+        "by_epoch": [{"epoch": 0, "levels": _levels(asked)}] if shape == "coalesced" else [],
         "events": found,
         "missed_deadlines": False,
     }
+
+
+def _levels(asked):
+    return {"page_cache": asked // 8, "source": asked - asked // 8, "/scratch/me": 0}
 
 
 def _rank(dice, rank, node, exposed, steps, shape):

@@ -115,9 +115,17 @@ def short_path():
         yield Path(path)
 
 
+@pytest.fixture(scope="session")
+def system_file(tmp_path_factory):
+    """An empty configuration file of the system."""
+    path = tmp_path_factory.mktemp("system") / "forebay.toml"
+    path.touch()
+    return path
+
+
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch, tmp_path, sockets):
-    """Run each test with no options in the environment, an empty cache and an empty directory."""
+def plain_environment(monkeypatch, tmp_path, sockets, system_file):
+    """Run each test with no options of its surroundings, an empty cache and an empty directory."""
     for name in os.environ:
         if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_LONG_TESTS":
             monkeypatch.delenv(name)
@@ -125,6 +133,9 @@ def plain_environment(monkeypatch, tmp_path, sockets):
     cache.mkdir(mode=0o700)
     monkeypatch.setenv("FOREBAY_CACHE_DIR", str(cache))
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", sockets)
+    monkeypatch.setenv("FOREBAY_SYSTEM_CONFIG", str(system_file))
+    # For tests that give options an environment of their own.
+    monkeypatch.setattr("forebay.options.SYSTEM_CONFIG_FILE", str(system_file))
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -122,8 +122,19 @@ def test_epochs_split_the_time_and_the_counters():
     first, second = timing.repetition([rank], 2.0)["by_epoch"]
     assert first == {
         "epoch": 0, "seconds": 4, "exposed_seconds": 0.5, "samples": 8, "requested_bytes": 2 << 20,
-        "pfs": {"reads": 7, "read_bytes": 70},
+        "levels": None, "pfs": {"reads": 7, "read_bytes": 70},
     }  # fmt: skip
     assert (second["seconds"], second["exposed_seconds"]) == (4, (2 + 2) / 2)
     assert second["pfs"] == {"reads": 2, "read_bytes": 5}
     assert timing.repetition([rank_of_stamps(0, 0, 1, 3, [1], [2], [3])], 1.0)["by_epoch"][0]["pfs"] is None
+
+
+def test_bytes_of_each_level_are_those_of_all_ranks_in_each_epoch():
+    stamps = (0, 4, 20, [2, 6, 10, 14], [5, 7, 12, 16], [5, 8, 12, 16])
+    ranks = [rank_of_stamps(number, *stamps, epochs=(0, 2)) for number in range(2)]
+    # A tier of another node may have another path, and a node may have one tier less.
+    ranks[0].measured["levels"] = [{"source": 5}, {"source": 4}]
+    ranks[1].measured["levels"] = [{"source": 3, "/node1": 1}, None]
+    first, second = timing.repetition(ranks, 1.0)["by_epoch"]
+    assert first["levels"] == {"source": 8, "/node1": 1}
+    assert second["levels"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -19,17 +20,23 @@ def run(*arguments, status=0):
     return result.output
 
 
+def make(data, *paths, order="sequential"):
+    """Return a loader with these tiers that has read an epoch."""
+    dataset = forebay.open(data, **tier_support.opening("raw"))
+    strategy = forebay.Strategy(access="pread")
+    tiers = [tier_support.tier(path) for path in paths]
+    loader = forebay.Loader(dataset, 16, order=order, memory="128MiB", strategy=strategy, tiers=tiers)
+    for _ in loader:
+        pass
+    return loader
+
+
 @pytest.fixture
 def filled(tier_data, daemon, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
     path = tmp_path / "tier"
     data = tier_data.formats["raw"]
-    dataset = forebay.open(data, **tier_support.opening("raw"))
-    strategy = forebay.Strategy(access="pread")
-    loader = forebay.Loader(dataset, 16, memory="128MiB", strategy=strategy, tiers=[tier_support.tier(path)])
-    for _ in loader:
-        pass
-    loader.close()
+    make(data, path).close()
     return path, data, daemon
 
 
@@ -46,13 +53,17 @@ def test_the_copies_of_a_tier_are_listed_verified_and_cleared(filled):
     (stored,) = json.loads(run("ls", path, "--json"))["levels"]
     assert (stored["state"], stored["sources"][0]["pieces"]) == ("stored", PIECES)
     checked = json.loads(run("verify", path, "--json"))["tiers"][str(path)]
-    assert checked == {"pieces": PIECES, "bytes": DATA_BYTES, "damaged": []}
+    assert checked == {"pieces": PIECES, "bytes": DATA_BYTES, "damaged": [], "lost_log_bytes": 0}
     slab = min((path / "forebay-0/v1/slabs").iterdir())
     contents = bytearray(slab.read_bytes())
     contents[70_000] ^= 1
     slab.write_bytes(contents)
     text = run("verify", path, status=1)
     assert all(one in text for one in (str(slab), "65536", str(data)))
+    # A slab that is gone is not used, so it is no damage.
+    slab.unlink()
+    assert json.loads(run("verify", path, "--json"))["tiers"][str(path)]["damaged"] == []
+    slab.write_bytes(contents)
     freed = json.loads(run("clear", path, "--json"))["freed_bytes"]
     assert freed >= DATA_BYTES
     assert json.loads(run("ls", path, "--json"))["levels"][0]["sources"] == []
@@ -63,6 +74,83 @@ def test_nothing_is_made_where_there_is_no_tier(daemon, tmp_path):  # noqa: F811
     tmp_path.mkdir()
     assert json.loads(run("ls", tmp_path, "--json")) == {"levels": [], "daemon": None}
     assert json.loads(run("verify", tmp_path, "--json")) == {"tiers": {}}
-    assert json.loads(run("clear", tmp_path, "--json")) == {"freed_bytes": 0}
+    assert json.loads(run("clear", tmp_path, "--json")) == {"freed_bytes": 0, "in_use": {}}
     assert "no tier daemon" in run("stop")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_log_is_told_of_and_its_slabs_are_deleted(filled):
+    path, _, running = filled
+    running.end()
+    log = path / "forebay-0/v1/log"
+    contents = log.read_bytes()
+    middle = len(contents) // 2
+    log.write_bytes(contents[:middle] + bytes([contents[middle] ^ 1]) + contents[middle + 1 :])
+    (checked,) = json.loads(run("verify", path, "--json"))["tiers"].values()
+    assert checked["pieces"] < PIECES
+    assert 0 < checked["lost_log_bytes"] < len(contents)
+    # Without a log nothing is known of the slabs.
+    log.unlink()
+    assert json.loads(run("ls", path, "--json"))["levels"][0]["sources"] == []
+    assert json.loads(run("clear", path, "--json"))["freed_bytes"] >= DATA_BYTES
+    # A log of another version is left alone.
+    log.write_bytes(contents[:8] + b"\x02" + contents[9:])
+    for command in ("ls", "verify", "clear"):
+        result = CliRunner().invoke(cli, ["cache", command, str(path)])
+        assert isinstance(result.exception, forebay.OptionError)
+        assert all(one in str(result.exception) for one in (str(log), "version 1", "version 2"))
+
+
+def test_with_a_daemon_only_the_named_tier_is_cleared(filled, tmp_path):
+    path, data, daemon = filled  # noqa: F811
+    other = tmp_path / "other"
+    make(data, other).close()
+    assert daemon.pieces() == 2 * PIECES
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    # A tier may have another name than the daemon knows.
+    (level,) = json.loads(run("ls", link, "--json"))["levels"]
+    assert level["state"] == "open"
+    assert json.loads(run("clear", link, "--json"))["freed_bytes"] >= DATA_BYTES
+    held = {level["name"]: len(level["sources"]) for level in daemon.usage()["levels"]}
+    assert held == {str(path): 0, str(other): 1}
+    # Without a name all tiers of the daemon are.
+    run("clear")
+    assert daemon.pieces() == 0
+
+
+def test_what_a_loader_uses_is_neither_cleared_nor_stopped(filled):
+    path, data, daemon = filled  # noqa: F811
+    loader = make(data, path)
+    assert json.loads(run("clear", path, "--json")) == {"freed_bytes": 0, "in_use": {str(path): [str(data)]}}
+    assert daemon.pieces() == PIECES
+    assert json.loads(run("stop", "--json", status=1)) == {"daemon": True, "clients": 1}
+    assert len(daemon.pids()) == 1
+    loader.close()
+    assert json.loads(run("stop", "--json")) == {"daemon": True, "clients": 0}
+    assert json.loads(run("stop", "--json")) == {"daemon": False, "clients": 0}
+
+
+def test_copies_of_a_running_loader_are_verified(tier_data, daemon, tmp_path):  # noqa: F811
+    path = tmp_path / "tier"
+    data = tier_data.whole / "x.raw"
+    dataset = forebay.open(data, format="raw", record_bytes=1 << 16)
+    strategy = forebay.Strategy(access="pread")
+    tiers = [tier_support.tier(path)]
+    with forebay.Loader(
+        dataset, 4, memory="128MiB", strategy=strategy, tiers=tiers, order="shuffle"
+    ) as loader:
+        for number, batch in enumerate(loader):
+            # The command ends by an exception, whose frames would keep the batch.
+            del batch
+            if number % 8 == 0:
+                assert json.loads(run("verify", path, "--json"))["tiers"][str(path)]["damaged"] == []
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+def test_a_tier_that_is_no_directory_is_an_error(daemon, tmp_path, command):  # noqa: F811
+    (tmp_path / "file").touch()
+    for name, number in (("missing", errno.ENOENT), ("file", errno.ENOTDIR)):
+        result = CliRunner().invoke(cli, ["cache", command, str(tmp_path / name)])
+        assert isinstance(result.exception, forebay.StorageError)
+        assert (result.exception.errno, result.exception.filename) == (number, str(tmp_path / name))

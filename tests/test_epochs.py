@@ -44,6 +44,10 @@ def check_read(path, loader, epochs):
     stats = loader.stats()
     assert stats["read_bytes_by_epoch"].keys() <= set(epochs)
     assert sum(stats["read_bytes_by_epoch"].values()) == stats["read_bytes"]
+    by_level = stats["level_bytes_by_epoch"]
+    assert by_level.keys() <= set(epochs)
+    for level, columns in stats["levels"].items():
+        assert sum(of_epoch[level] for of_epoch in by_level.values()) == columns["bytes"]
     # Pages are read whole: a record of 3,073 bytes has one of its own.
     assert (
         stats["mmap_bytes"] + stats["unstaged_bytes"] <= len(epochs) * Path(path, "data.mdb").stat().st_size

@@ -17,6 +17,7 @@ from forebay.config import (
     GroupSize,
     Index,
     Memory,
+    NoCopies,
     Now,
     Order,
     Reading,
@@ -125,13 +126,15 @@ TIERS = Tiers(
         TierLevel(path="/scratch", bytes=4 * GIB, slots=4096, held_bytes=300 * MIB, is_memory=False),
     ),
     chunks=9216,
+    nodes=1,
     copies=True,
-    no_copies_because=None,
+    no_copies=None,
     copy_threads=1,
     copy_bytes=MIB,
     buffer_bytes=16 * MIB,
     forecast=(
         EpochForecast(source=8.7 * GIB, levels=(0.0, 300.0 * MIB)),
+        EpochForecast(source=4.0 * GIB, levels=(1.0 * GIB, 4.0 * GIB)),
         EpochForecast(source=4.0 * GIB, levels=(1.0 * GIB, 4.0 * GIB)),
     ),
 )
@@ -144,9 +147,25 @@ CASES = {
         tiers=replace(
             TIERS,
             copies=False,
-            no_copies_because="no copies: a single epoch reads nothing again",
-            forecast=TIERS.forecast[:1],
+            no_copies=NoCopies(reason="one_epoch", pays_from=None),
         ),
+        order=replace(PLAIN.order, epochs=1, shuffle_quality=replace(QUALITY, epochs=1, within_bound=True)),
+    ),
+    "tiers-that-cost-more": replace(
+        PLAIN,
+        tiers=replace(
+            TIERS,
+            nodes=4,
+            levels=(replace(TIERS.levels[1], slots=9216, held_bytes=0),),
+            copies=False,
+            no_copies=NoCopies(reason="cost_more", pays_from=5),
+            forecast=(EpochForecast(source=9.0 * GIB, levels=(0.0,)),) * 3,
+        ),
+        order=replace(SEQUENTIAL, kind="shuffle"),
+    ),
+    "tiers-for-a-source-in-memory": replace(
+        PLAIN,
+        tiers=replace(TIERS, copies=False, no_copies=NoCopies(reason="source_in_memory", pays_from=None)),
     ),
     "mapped": replace(
         PLAIN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from pathlib import Path
@@ -250,6 +251,10 @@ def test_every_option_stands_in_the_page_with_its_variable():
     page = (Path(__file__).parent.parent / "docs/options.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `(FOREBAY_\w+)` \|", page, flags=re.MULTILINE)
     assert rows == [(option.name, option.variable) for option in OPTIONS]
+
+
+def test_tests_do_not_see_the_file_of_this_system(system_file):
+    assert os.environ["FOREBAY_SYSTEM_CONFIG"] == forebay.options.SYSTEM_CONFIG_FILE == str(system_file)
 
 
 def test_the_file_of_the_system_comes_last_and_may_define_tiers(says):

@@ -15,7 +15,7 @@ from bench_result import HOSTILE, PHASES, STRATEGIES, bench_result, event_log, f
 from forebay import FormatError, StorageError, cli
 from forebay.tools import report
 from forebay.tools.report import columns, data, numbers, page
-from forebay.tools.report.figures import FIGURES, Missing, phases, sizes
+from forebay.tools.report.figures import FIGURES, Missing, levels, phases, sizes
 from report_page import Page
 from support import ROOT
 
@@ -101,6 +101,27 @@ def test_pictures_show_the_repetition_with_the_median_time(result):
     for row, given in zip(data.from_bench(result, "test").rows, result["rows"], strict=True):
         totals = sorted(one["total_seconds"] for one in given["repetitions"])
         assert row.shown["total_seconds"] == totals[2] == given["median"]["total_seconds"]
+
+
+def test_bytes_by_level_are_those_of_the_result_with_tiers_between_source_and_page_cache(result):
+    rows = data.from_bench(result, "test").rows
+    for row, given in zip(rows, result["rows"], strict=True):
+        (shown,) = (one for one in given["repetitions"] if one["total_seconds"] == row.shown["total_seconds"])
+        expected = [(one["epoch"], one["levels"]) for one in shown["by_epoch"]]
+        assert levels.epochs(row) == expected
+        assert all(list(of) == ["source", "/scratch/me", "page_cache"] for _, of in levels.epochs(row))
+
+
+@pytest.mark.parametrize("given", [None, [], {"source": "many"}, {"source": None, "/a": 2}])
+def test_levels_that_a_result_lacks_are_left_out(given):
+    result = bench_result(ranks=2, nodes=1, repetitions=1, events=10)
+    for row in result["rows"]:
+        row["repetitions"][0]["by_epoch"] = [{"levels": given}]
+    drawn = levels.draw(data.from_bench(result, "test"))
+    is_known = isinstance(given, dict) and "/a" in given
+    assert isinstance(drawn, Missing) != is_known
+    if is_known:
+        assert "/a" in drawn.html
 
 
 def test_shares_of_sizes_are_those_of_the_counters():

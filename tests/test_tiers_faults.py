@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -240,53 +239,6 @@ def test_a_tier_that_becomes_read_only_still_serves(daemon, tmp_path, tier_data,
     assert levels[-1][1]["bytes"] == 0
 
 
-# --- crashes ---
-
-FILL = """
-import json, sys
-sys.path[:0] = json.loads(sys.argv[1])
-import pathlib
-import test_tiers_faults as tests
-
-class Data:
-    formats = {"raw": pathlib.Path(sys.argv[2])}
-
-with tests.made(Data, sys.argv[3]) as loader:
-    print("made", flush=True)
-    while True:
-        for batch in loader:
-            pass
-"""
-
-
-@pytest.mark.parametrize("seed", range(40 if support.LONG else 1))
-def test_what_crashes_leave_behind_serves_right_bytes(daemon, tier_data, expected, tmp_path, in_memory, seed):
-    rng = random.Random(seed)
-    for victim in ("daemon", "loader", "daemon", "loader", "both"):
-        place = rng.choice([tmp_path, in_memory]) / "tier"
-        # A tier is empty, or as an earlier crash left it.
-        if rng.random() < 0.5 and place.exists():
-            daemon.kill()
-            shutil.rmtree(place)
-        filler = support.Process(FILL, json.dumps(sys.path), tier_data.formats["raw"], tier(place))
-        try:
-            support.wait_until(lambda: daemon.pids() != [], "the tier daemon")
-            time.sleep(rng.uniform(0.0, 0.2))
-            if victim != "loader":
-                daemon.kill()
-                time.sleep(rng.uniform(0.0, 0.1) if victim == "daemon" else 0)
-        finally:
-            filler.kill()
-        with made(tier_data, tier(place)) as loader:
-            assert [epoch(loader, number) for number in (0, 1)] == expected
-            assert loader.config.tiers is not None
-        # And the log is read again.
-        daemon.kill()
-        with made(tier_data, tier(place)) as loader:
-            assert [epoch(loader, number) for number in (0, 1)] == expected
-            assert loader.config.tiers is not None
-
-
 def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_data, place):
     path = tier_data.whole / "x.raw"
     dataset = forebay.open(path, format="raw", record_bytes=16 << 10)
@@ -315,9 +267,20 @@ def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_dat
 
 def test_copies_are_made_of_whatever_memory_there_is(daemon, tier_data, expected, place):
     # The copy buffers are shorter than a chunk.
-    with made(tier_data, tier(place), order="sequential", memory="6MiB") as loader:
+    with made(tier_data, tier(place), order="sequential", memory="3MiB") as loader:
         assert loader.config.tiers.buffer_bytes < 1 << 20
         first = epoch(loader)
         support.wait_until(
             lambda: epoch(loader) == first and daemon.pieces() == tier_support.PIECES, "copies", 30
         )
+
+
+def test_copies_leave_the_memory_that_an_order_needs(daemon, tier_data, place):
+    dataset = forebay.open(tier_data.whole / "x.raw", format="raw", record_bytes=16 << 10)
+    options = {"order": "shuffle", "strategy": "pread", "world": "single"}
+    with forebay.Loader(dataset, 100, **options) as loader:
+        expected, least = epoch(loader), loader.config.memory.minimum_bytes
+    # A quarter for copies would be too much.
+    with forebay.Loader(dataset, 100, memory=least + (1 << 19), tiers=[tier(place)], **options) as loader:
+        assert 1 << 17 <= loader.config.tiers.buffer_bytes <= 1 << 19 < least // 4
+        assert epoch(loader) == expected

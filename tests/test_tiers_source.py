@@ -92,6 +92,39 @@ def test_two_jobs_at_once_read_the_data_once(pool, daemon, server, tmp_path):
     assert once(tmp_path, jobs)
 
 
+@pytest.mark.sweep(together=2)
+@pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("direct", [False, True])
+def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
+    pool, daemon, server, tmp_path, order, jobs, direct
+):
+    """Four ranks of one job, or two jobs at once: each byte is read from the source once."""
+    size = 4 if jobs == 1 else 1
+    strategy = forebay.Strategy(access="pread", direct=direct)
+    for attempt in range(support.TRIES):
+        made = options(
+            tier(tmp_path / f"tier-{attempt}"), batch_size=16 // size, order=order, strategy=strategy
+        )
+        arguments = {"path": str(server.mounts[0] / "x.raw"), "opening": OPENING, "options": made}
+        ranks = pool.ranks(size * jobs)
+        for number, rank in enumerate(ranks):
+            job = f"{made['tiers'][0]}-{number // size}"
+            rank.begin(tiers.deliver, {"rank": number % size, "size": size, "job": job}, arguments)
+        found = pool.outcomes(ranks)
+        uncopied_bytes = sum(one["uncopied"] for one in found)
+        source_bytes = read_bytes(server)
+        assert source_bytes >= DATA_BYTES
+        if direct:
+            assert source_bytes <= 1.01 * DATA_BYTES + uncopied_bytes
+            return
+        # The page cache serves what is read again before it is copied, but a busy kernel may drop
+        # pages.
+        if source_bytes <= 1.01 * DATA_BYTES:
+            return
+    raise AssertionError(f"{source_bytes} bytes were read of {DATA_BYTES}")
+
+
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])
 def test_a_tier_with_room_for_half_halves_what_is_read(pool, daemon, server, tmp_path, order):
     plain = run(pool, server, options=options(order=order, epochs=3), epochs=3)[0]["steps"]

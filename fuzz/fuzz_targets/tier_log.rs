@@ -18,7 +18,7 @@ fn check(record: &Record) {
         Record::Boot { .. } | Record::Source { .. } | Record::Used { .. } => {}
         Record::Slab { slab, slots } => assert!(*slab < MAX_SLABS && (1..=MAX_SLOTS).contains(slots)),
         Record::SlabGone { slab } => assert!(*slab < MAX_SLABS),
-        Record::SlotTaken { slab, slot } | Record::SlotGone { slab, slot } => check_place(*slab, *slot),
+        Record::SlotTaken { slab, slot, .. } | Record::SlotGone { slab, slot } => check_place(*slab, *slot),
         Record::Copy(copy) => {
             check_place(copy.slab, copy.slot);
             assert!((1..=16).contains(&copy.sums.len()));

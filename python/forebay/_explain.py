@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, ShuffleQuality
+from forebay.config import Config, EpochForecast, NoCopies, ShuffleQuality, Tiers
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -184,21 +184,86 @@ def _tiers(config: Config) -> Iterator[str]:
     tiers = config.tiers
     if tiers is None:
         return
+    chunks = max(1, tiers.chunks)
     left = tiers.chunks
     for level in tiers.levels:
-        fits = f"{min(level.slots, left)} of {tiers.chunks} chunks fit"
-        holds = f"it holds {_size(level.held_bytes)} of them" if level.held_bytes else "it holds none of them"
+        fitting = min(level.slots, left)
+        left -= fitting
         kind = "memory" if level.is_memory else "disk"
-        yield f"tier {level.path} ({kind}, {_size(level.bytes)}): {fits}, {holds}"
-        left -= min(level.slots, left)
-    if tiers.no_copies_because is not None:
-        yield f"tiers: {tiers.no_copies_because}"
-    for number, epoch in enumerate(tiers.forecast):
-        from_tiers = ", ".join(
-            f"{_size(int(size))} from {level.path}"
-            for level, size in zip(tiers.levels, epoch.levels, strict=True)
+        holds = (
+            f"holds {_large(level.held_bytes)} of it already"
+            if level.held_bytes
+            else "holds nothing of it yet"
         )
-        yield f"tiers: epoch {number} reads {_size(int(epoch.source))} from the source, {from_tiers}"
+        yield (
+            f"tier {level.path} ({kind}, {_large(level.bytes)}): has room for {_share(fitting / chunks)} of the data set, "
+            f"{holds}"
+        )
+    fits = "the whole data set fits" if not left else f"{_share(1 - left / chunks)} of the data set fits"
+    yield f"tiers: {fits}"
+    if tiers.no_copies is not None:
+        yield f"tiers: {_no_copies(config, tiers, tiers.no_copies)}"
+    yield from _forecast(config, tiers)
+
+
+def _no_copies(config: Config, tiers: Tiers, why: NoCopies) -> str:
+    if why.reason == "source_in_memory":
+        return "no copies are made: the files are local and in the page cache, which no tier is faster than"
+    if why.reason == "one_epoch":
+        return "no copies are made: with epochs=1 nothing is read a second time"
+    order = config.order
+    text = (
+        f"no copies are made: in order {order.kind} on {tiers.nodes} nodes, each node would read more than its samples for "
+        "them, and all copies together cost more reads than they save"
+    )
+    if why.pays_from is not None:
+        found = "no epochs=" if order.epochs is None else f"epochs={order.epochs}"
+        text += f" (they save from epochs={why.pays_from} on, found {found})"
+    better = "larger groups give" if order.kind == "group" else 'order="group" gives'
+    return f"{text}; {better} each node whole chunks"
+
+
+# How epochs of a loader are called, the first first.
+_EPOCHS = ("first", "second", "third")
+
+
+def _forecast(config: Config, tiers: Tiers) -> Iterator[str]:
+    known = tiers.forecast[: config.order.epochs or len(tiers.forecast)]
+    where = "" if tiers.nodes == 1 else f" (all {tiers.nodes} nodes together)"
+    for number, (name, epoch) in enumerate(zip(_EPOCHS, known, strict=False)):
+        rest = [other for other in known[number:] if not _is_like(epoch, other)]
+        is_last = not rest and number + 1 < len(known)
+        each = f"the {name} and each later epoch read" if number else "each epoch reads"
+        which = each if is_last else f"the {name} epoch reads"
+        sizes = [(epoch.source, "the source")]
+        sizes += [(size, level.path) for size, level in zip(epoch.levels, tiers.levels, strict=True)]
+        read = [f"{_large(size)} from {path}" for size, path in sizes if size >= 1]
+        yield f"tiers: {which} {_listed(read) or 'nothing'}{where}"
+        if is_last:
+            return
+
+
+def _is_like(one: EpochForecast, other: EpochForecast) -> bool:
+    """Return whether two epochs read as much from each level, up to a thousandth of it all."""
+    ones, others = (one.source, *one.levels), (other.source, *other.levels)
+    slack = sum(ones) / 1000
+    return all(abs(size - of_other) <= slack for size, of_other in zip(ones, others, strict=True))
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def _large(size_bytes: float) -> str:
+    """Return a size with one decimal in the unit that suits it."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (_MIB, "MiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {name}".replace(".0 ", " ")
+    return _size(int(size_bytes))
 
 
 def _memory(config: Config) -> Iterator[str]:

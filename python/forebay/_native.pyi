@@ -1,6 +1,6 @@
 """The Rust core as Python sees it. The public API is in the modules around it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -36,6 +36,7 @@ __all__ = [
     "serve_tiers",
     "stop_tiers",
     "stored_tier",
+    "tier_forecast",
     "tiers_usage",
     "verify_tier",
 ]
@@ -173,10 +174,27 @@ def runtime_directory(*, make: bool) -> Path: ...
 # The tier daemon; what it knows is JSON.
 def serve_tiers(idle_s: float, listening: Callable[[], object]) -> None: ...
 def tiers_usage() -> str | None: ...
-def clear_tiers(tiers: str) -> int: ...
-def stop_tiers() -> bool: ...
+def clear_tiers(tiers: Sequence[Path], *, progress: _Progress | None = None) -> int: ...
+def stop_tiers() -> int | None: ...
 def stored_tier(path: Path) -> str | None: ...
 def verify_tier(path: Path, *, progress: _Progress | None = None) -> str | None: ...
+
+# What an empty tier on each node would do for a run that was measured without one: whether copies
+# pay, the bytes of a tier that holds all that a node reads, the source bytes of each epoch, and a
+# bound of the share of time saved. Rates in bytes/s over all nodes, computing per epoch.
+def tier_forecast(
+    *,
+    order: str,
+    group_samples: int | None,
+    samples: int,
+    global_batch: int,
+    nodes: int,
+    data_bytes: int,
+    tier_bytes: int,
+    epochs: int,
+    source_rate: float,
+    compute_s: float,
+) -> dict[str, Any]: ...
 
 # The emulated parallel file system; configurations, specifications and answers are JSON
 # (docs/pfs.md, docs/cost-model.md).

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from forebay.options import Resolved, Strategy
 
@@ -22,6 +22,7 @@ __all__ = [
     "GroupSize",
     "Index",
     "Memory",
+    "NoCopies",
     "Now",
     "Order",
     "Reading",
@@ -228,6 +229,16 @@ class EpochForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoCopies:
+    """Why a loader makes no copies."""
+
+    reason: Literal["source_in_memory", "one_epoch", "cost_more"]
+    """The source is in memory, nothing is read twice, or copies cost more reads than they save."""
+    pays_from: int | None
+    """Number of epochs from which copies would save more than they cost; None where none does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers:
     """How the node uses its storage tiers."""
 
@@ -235,10 +246,12 @@ class Tiers:
     """The tiers, the nearest first."""
     chunks: int
     """Chunks of the data set."""
+    nodes: int
+    """Nodes that share an epoch; each has tiers of its own."""
     copies: bool
     """Whether what is read is copied into the tiers."""
-    no_copies_because: str | None
-    """Why not."""
+    no_copies: NoCopies | None
+    """Why not; None where copies are made."""
     copy_threads: int
     """Threads of each process that write copies."""
     copy_bytes: int
@@ -349,4 +362,6 @@ def _tiers(found: Mapping[str, Any]) -> Tiers:
     forecast = tuple(
         EpochForecast(source=epoch["source"], levels=tuple(epoch["levels"])) for epoch in found["forecast"]
     )
-    return Tiers(**dict(found) | {"levels": levels, "forecast": forecast})
+    why = found["no_copies"]
+    no_copies = NoCopies(**why) if why is not None else None
+    return Tiers(**dict(found) | {"levels": levels, "forecast": forecast, "no_copies": no_copies})

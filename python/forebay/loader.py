@@ -276,6 +276,11 @@ class Loader:
             if "tiers" in self._options.of_system or "tiers" not in self._options.origins:
                 # Administrators may name other storage on each node.
                 del facts["tiers"]
+            else:
+                # Nodes may have other names for it; the ranks of each are compared by its leader.
+                named = facts["tiers"]["tiers"]
+                unnamed = [{key: value for key, value in tier.items() if key != "path"} for tier in named]
+                facts["tiers"] = facts["tiers"] | {"tiers": unnamed}
             try:
                 compare(channel, facts, self._options["timeout"])
                 links, listener = endpoints.meet(rank_info, channel, self._options["timeout"])

@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,8 @@ def deliver(
                 "bad": loader.bad_samples(),
                 "copied": loader.stats()["copied_bytes"],
                 "uncopied": loader.stats()["uncopied_bytes"],
+                "tiers": None if loader.config.tiers is None else asdict(loader.config.tiers),
+                "by_epoch": loader.stats()["level_bytes_by_epoch"],
                 "copies": loader.config.tiers is not None and loader.config.tiers.copies,
                 "fallbacks": [fallback.wanted for fallback in loader.config.fallbacks],
                 "warnings": [str(warning.message) for warning in caught],

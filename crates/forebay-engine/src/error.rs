@@ -398,10 +398,12 @@ impl From<TierError> for Error {
             TierError::Tier { .. } => {
                 Self::Options { message: error.to_string(), hint: hint.unwrap_or_default() }
             }
-            TierError::Format { .. } => Self::Options {
-                message: error.to_string(),
-                hint: "this version cannot use what is there; give the tier another directory".into(),
-            },
+            TierError::Format { ref path, .. } => {
+                let directory = path.parent().unwrap_or(path).display();
+                let hint =
+                    format!("give the tier another directory, or delete {directory} while no loader uses it");
+                Self::Options { message: error.to_string(), hint }
+            }
             TierError::Io { ref path, .. } => {
                 let path = path.clone();
                 Self::Storage(ErrorDetails::of(error, hint, Some(path)))

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_types::{Extent, ShardId};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, AtFlags, Statx, StatxFlags};
 
 use crate::data_file::DataFile;
 use crate::error::ReadError;
@@ -321,6 +321,19 @@ impl ShardFiles {
     /// Those of the system.
     pub fn stat_now(&self, shard: ShardId) -> io::Result<rustix::fs::Stat> {
         Ok(rustix::fs::fstat(self.descriptor(shard, false)?)?)
+    }
+
+    /// Size and times of a file now, as far as this node knows; with `asks_server` also as the
+    /// server of a network file system does.
+    ///
+    /// It leaves out the time of access: after each read FUSE would ask its server for that.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn times_now(&self, shard: ShardId, asks_server: bool) -> io::Result<Statx> {
+        let how = if asks_server { AtFlags::STATX_FORCE_SYNC } else { AtFlags::empty() };
+        let wanted = StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME;
+        Ok(rustix::fs::statx(self.descriptor(shard, false)?, c"", how | AtFlags::EMPTY_PATH, wanted)?)
     }
 
     /// Opens the path again under the same descriptor numbers; it must lead to a file of the same

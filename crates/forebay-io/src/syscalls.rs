@@ -76,6 +76,12 @@ pub trait FileIo: Send + Sync {
         None
     }
 
+    /// Learns how long a request took that another way than [`FileIo::pread`] (`io_uring`) made of a
+    /// level, and how many bytes came. Requests that are under way together share the time.
+    fn answered(&self, level: LevelId, bytes: usize, took: Duration) {
+        let _ = (level, bytes, took);
+    }
+
     /// Whether an `io_uring` may be made; only tests say no.
     fn may_ring(&self) -> io::Result<()> {
         Ok(())
@@ -135,6 +141,10 @@ impl<I: FileIo + ?Sized> FileIo for Arc<I> {
 
     fn pretend(&self, at: At, length: usize) -> Option<Fault> {
         (**self).pretend(at, length)
+    }
+
+    fn answered(&self, level: LevelId, bytes: usize, took: Duration) {
+        (**self).answered(level, bytes, took);
     }
 
     fn may_ring(&self) -> io::Result<()> {

@@ -9,7 +9,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Probe, opcode, types};
 
@@ -34,8 +34,8 @@ pub(crate) enum RingError {
 
 /// What a request really was.
 enum Asked<'a> {
-    /// A read from this span, whose descriptor stays open until the answer comes.
-    Read(Span<'a>),
+    /// A read from this span, whose descriptor stays open until the answer comes; and its begin.
+    Read(Span<'a>, Instant),
     /// Nothing, and this is to be taken for the answer: the file could not be opened, or a test
     /// says so.
     Nothing(io::Error),
@@ -92,17 +92,20 @@ impl Ring {
                 }
             }
             answers.extend(self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
+            let together = under_way.max(1) as u32;
             // One for all requests that failed together.
             let mut pause: Option<Duration> = None;
             for (place, result) in answers.drain(..) {
                 under_way -= 1;
                 let nothing = |result| Answer { level: LevelId::SOURCE, asked: 0, result };
                 let answer = match mem::replace(&mut asked[place], Asked::End) {
-                    Asked::Read(span) => Answer {
-                        level: span.level,
-                        asked: span.length,
-                        result: usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
-                    },
+                    Asked::Read(span, begun) => {
+                        let result =
+                            usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+                        let bytes = result.as_ref().map_or(0, |bytes| *bytes);
+                        io.answered(span.level, bytes, begun.elapsed() / together);
+                        Answer { level: span.level, asked: span.length, result }
+                    }
                     Asked::Nothing(error) => nothing(Err(error)),
                     Asked::End => nothing(Ok(0)),
                 };
@@ -129,7 +132,7 @@ impl Ring {
         let whole = end - from;
         let mut length = whole;
         let open = || match io.span(at, whole, job.left_out()) {
-            Ok(span) => Asked::Read(span),
+            Ok(span) => Asked::Read(span, Instant::now()),
             Err(error) => Asked::Nothing(error),
         };
         let asked = match io.pretend(at, length) {
@@ -146,7 +149,7 @@ impl Ring {
             }
         };
         let entry = match &asked {
-            Asked::Read(span) => {
+            Asked::Read(span, _) => {
                 let descriptor = types::Fd(span.descriptor.as_fd().as_raw_fd());
                 let memory = memory.wrapping_add(from);
                 let length = length.min(span.length);

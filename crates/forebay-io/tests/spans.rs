@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use forebay_io::{
     Access, At, Descriptor, Failing, FileIo, LevelId, LevelSet, ReadError, Reader, ShardFiles, Span, Transfer,
@@ -47,6 +48,8 @@ struct Copies {
 struct Tiered {
     files: Arc<ShardFiles>,
     levels: Vec<Copies>,
+    /// Bytes of requests that were timed by the reader.
+    answered_bytes: AtomicU64,
 }
 
 impl Tiered {
@@ -68,7 +71,7 @@ impl Tiered {
             Copies { file: Arc::new(file), has: has.clone(), shift, failures: AtomicU64::new(0) }
         };
         let levels = levels.iter().enumerate().map(make).collect();
-        Arc::new(Self { files: shards.open(direct), levels })
+        Arc::new(Self { files: shards.open(direct), levels, answered_bytes: AtomicU64::new(0) })
     }
 
     fn failures(&self) -> Vec<u64> {
@@ -100,6 +103,11 @@ impl FileIo for Tiered {
             offset: at.offset + level.shift,
             length: length.min((end - at.offset) as usize),
         })
+    }
+
+    fn answered(&self, level: LevelId, bytes: usize, _took: Duration) {
+        assert!(level.copy_number().is_none_or(|number| number < self.levels.len()));
+        self.answered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn copy_failed(&self, level: LevelId, _at: At, error: &io::Error) {
@@ -151,6 +159,8 @@ proptest! {
             let copied: u64 = counters.copies.iter().map(|level| level.read_bytes).sum();
             let total: usize = ranges.iter().map(ExactSizeIterator::len).sum();
             prop_assert_eq!(counters.read_bytes + copied, total as u64);
+            let timed = if access == Access::IoUring { total as u64 } else { 0 };
+            prop_assert_eq!(io.answered_bytes.load(Ordering::Relaxed), timed);
             prop_assert_eq!(counters.retries, 0);
             let failures: Vec<u64> =
                 counters.copies.iter().take(levels.len()).map(|level| level.failures).collect();

@@ -185,6 +185,21 @@ fn writes_and_reads_share_the_server() {
 }
 
 #[test]
+fn a_program_waits_only_for_writes_that_the_page_cache_does_not_hold() {
+    let mut bed = Bed::new(with(r#"{"write_back_bytes": 1048576}"#));
+    let mut write = |now| {
+        let due = bed.model.transfer(now, bed.nodes[0], FILE, 0, MIB, Direction::Write, &mut bed.pieces);
+        bed.model.written(now, bed.nodes[0], MIB, due)
+    };
+    let first = MIB + LATENCY;
+    assert_eq!([write(0), write(0)], [0, first]);
+    assert_eq!(bed.model.synchronized(bed.nodes[0]), MIB + first);
+    assert_eq!(bed.model.synchronized(bed.nodes[1]), 0);
+    // Without a page cache for writes each waits for its servers.
+    assert_eq!(Bed::new(spec()).model.written(5, bed.nodes[0], MIB, first), first);
+}
+
+#[test]
 fn the_metadata_server_queues_where_it_has_a_rate() {
     let mut bed = Bed::new(with(r#"{"metadata_operations_per_second": 2000}"#));
     let node = bed.nodes[0];

@@ -5,11 +5,8 @@
 //! Small samples that are shuffled over W nodes are read by each node together with their
 //! neighbours: W·q + (1 − q) data sets in epoch 1, which later epochs pay back one q at a time.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-use crate::order::Kind;
 use crate::tier_forecast::TierForecast;
 
 /// Whether a loader copies what it reads into its storage tiers.
@@ -22,10 +19,9 @@ pub enum Copies {
     Off(NoCopies),
 }
 
-/// Why a loader makes no copies. Its display is a sentence for `explain()`.
+/// Why a loader makes no copies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum NoCopies {
     /// The source is local and in memory.
     SourceInMemory,
@@ -33,29 +29,18 @@ pub enum NoCopies {
     OneEpoch,
     /// The nodes would read more for their copies than they save.
     CostMore {
-        /// The order.
-        order: Kind,
-        /// Nodes that share an epoch.
-        nodes: u64,
-        /// Epochs of the loader, where it knows them.
-        epochs: Option<u64>,
         /// Epochs from which copies read less than they cost, where there are that many.
         pays_from: Option<u64>,
     },
 }
 
 impl Copies {
-    /// Decides for a loader of `epochs` (`None`: unknown) in an order of this kind.
+    /// Decides for a loader of `epochs` (`None`: unknown).
     ///
     /// With known epochs the forecast decides. With unknown ones copies are made where widening at
     /// most doubles what is read: for runs of at least a piece.
     #[must_use]
-    pub fn decide(
-        forecast: &TierForecast<'_>,
-        order: Kind,
-        epochs: Option<u64>,
-        source_in_memory: bool,
-    ) -> Self {
+    pub fn decide(forecast: &TierForecast<'_>, epochs: Option<u64>, source_in_memory: bool) -> Self {
         /// Trainings are shorter.
         const MOST_EPOCHS: u64 = 10_000;
         if source_in_memory {
@@ -73,32 +58,7 @@ impl Copies {
         if pays {
             return Self::Pieces;
         }
-        let pays_from = forecast.pays_from(MOST_EPOCHS);
-        Self::Off(NoCopies::CostMore { order, nodes: reads.nodes, epochs, pays_from })
-    }
-}
-
-impl fmt::Display for NoCopies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SourceInMemory => f.write_str("no copies: the source is local and in memory"),
-            Self::OneEpoch => f.write_str("no copies: a single epoch reads nothing again"),
-            Self::CostMore { order, nodes, epochs, pays_from } => {
-                write!(
-                    f,
-                    "no copies: with order {order} on {nodes} nodes they cost more reads than they save"
-                )?;
-                if let Some(from) = pays_from {
-                    let found = epochs.map_or("no epochs=".to_owned(), |epochs| format!("epochs={epochs}"));
-                    write!(f, " (expected epochs={from} or more, found {found})")?;
-                }
-                f.write_str(if matches!(order, Kind::Group { .. }) {
-                    "; larger groups give each node whole chunks"
-                } else {
-                    "; order=\"group\" gives each node whole chunks"
-                })
-            }
-        }
+        Self::Off(NoCopies::CostMore { pays_from: forecast.pays_from(MOST_EPOCHS) })
     }
 }
 
@@ -106,6 +66,7 @@ impl fmt::Display for NoCopies {
 mod tests {
     use super::*;
     use crate::node_reads::NodeReads;
+    use crate::order::Kind;
     use crate::tier_forecast::TierLevel;
 
     const GROUP: Kind = Kind::Group { samples: 512, window: 4 };
@@ -122,11 +83,11 @@ mod tests {
             levels: &levels,
             copies: true,
         };
-        Copies::decide(&forecast, order, epochs, false)
+        Copies::decide(&forecast, epochs, false)
     }
 
-    fn cost_more(order: Kind, nodes: u64, epochs: Option<u64>, pays_from: u64) -> Copies {
-        Copies::Off(NoCopies::CostMore { order, nodes, epochs, pays_from: Some(pays_from) })
+    fn cost_more(pays_from: u64) -> Copies {
+        Copies::Off(NoCopies::CostMore { pays_from: Some(pays_from) })
     }
 
     #[test]
@@ -138,12 +99,12 @@ mod tests {
             (shuffle, 1, 3e3, Some(2), Copies::Pieces),
             (shuffle, 1, 3e3, Some(1), Copies::Off(NoCopies::OneEpoch)),
             // Small samples in a full shuffle pay after as many epochs as nodes.
-            (shuffle, 4, 3e3, None, cost_more(shuffle, 4, None, 5)),
-            (shuffle, 4, 3e3, Some(4), cost_more(shuffle, 4, Some(4), 5)),
+            (shuffle, 4, 3e3, None, cost_more(5)),
+            (shuffle, 4, 3e3, Some(4), cost_more(5)),
             (shuffle, 4, 3e3, Some(5), Copies::Pieces),
             // Large samples, groups and regions.
             (shuffle, 4, 110e3, None, Copies::Pieces),
-            (shuffle, 4, 110e3, Some(2), cost_more(shuffle, 4, Some(2), 3)),
+            (shuffle, 4, 110e3, Some(2), cost_more(3)),
             (shuffle, 4, 16e6, Some(2), Copies::Pieces),
             (GROUP, 4, 1.5e6, None, Copies::Pieces),
             (GROUP, 4, 1.5e6, Some(2), Copies::Pieces),
@@ -170,22 +131,7 @@ mod tests {
             levels: &levels,
             copies: true,
         };
-        let found = Copies::decide(&forecast, Kind::Shuffle, Some(10), true);
+        let found = Copies::decide(&forecast, Some(10), true);
         assert_eq!(found, Copies::Off(NoCopies::SourceInMemory));
-    }
-
-    #[test]
-    fn each_reason_is_one_line() {
-        let costs = |order, epochs| NoCopies::CostMore { order, nodes: 4, epochs, pays_from: Some(5) };
-        for reason in [
-            NoCopies::SourceInMemory,
-            NoCopies::OneEpoch,
-            costs(Kind::Shuffle, Some(3)),
-            costs(Kind::Shuffle, None),
-            costs(GROUP, Some(3)),
-        ] {
-            let line = reason.to_string();
-            assert!(line.starts_with("no copies: ") && !line.contains('\n'), "{line}");
-        }
     }
 }

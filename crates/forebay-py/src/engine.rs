@@ -151,6 +151,11 @@ impl Engine {
             epochs.set_item(epoch, bytes)?;
         }
         stats.set_item("read_bytes_by_epoch", epochs)?;
+        let epochs = PyDict::new(py);
+        for (epoch, bytes) in self.engine.level_bytes_by_epoch() {
+            epochs.set_item(epoch, bytes.into_py_dict(py)?)?;
+        }
+        stats.set_item("level_bytes_by_epoch", epochs)?;
         Ok(stats)
     }
 

@@ -8,6 +8,7 @@ mod caller;
 mod dataset;
 mod engine;
 mod errors;
+mod forecast;
 mod limit;
 mod listener;
 mod log;
@@ -51,6 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tiers::stop_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::stored_tier, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::verify_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(forecast::tier_forecast, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;

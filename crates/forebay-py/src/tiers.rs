@@ -7,12 +7,12 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use forebay_engine::{Error, Host};
-use forebay_tier::daemon::{Server, StoredTier, clear_stored, socket_path};
-use forebay_tier::{Connection, TierError, TierSpec};
+use forebay_tier::daemon::{Server, StoredTier, socket_path};
+use forebay_tier::{Connection, TierError, clear};
 use pyo3::prelude::*;
 
 use crate::caller::detached;
-use crate::errors::{raise, wrong_option};
+use crate::errors::raise;
 
 /// Interval between two looks for signals.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -59,27 +59,26 @@ pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
     py.detach(usage).map_err(|error| failed(py, error))
 }
 
-/// Deletes what no loader uses, on the daemon's tiers, or without a daemon on those of the JSON
-/// text; returns the space given back.
+/// Deletes what no loader uses from these tiers; returns the space given back.
 #[pyfunction]
-pub(crate) fn clear_tiers(py: Python<'_>, tiers: &str) -> PyResult<u64> {
-    let tiers: Vec<TierSpec> =
-        serde_json::from_str(tiers).map_err(|error| wrong_option(py, error.to_string(), ""))?;
-    let clear = || -> Result<u64, TierError> {
-        match Connection::existing(socket_path()?.socket())? {
-            Some(daemon) => daemon.clear(),
-            None => clear_stored(&tiers),
-        }
-    };
-    py.detach(clear).map_err(|error| failed(py, error))
+#[pyo3(signature = (tiers, *, progress = None))]
+pub(crate) fn clear_tiers(py: Python<'_>, tiers: Vec<PathBuf>, progress: Option<Py<PyAny>>) -> PyResult<u64> {
+    let freed = detached(py, progress, move |caller| {
+        let connection = socket_path().and_then(|path| Connection::existing(path.socket()));
+        let daemon = connection.map_err(Error::from)?;
+        let mut go_on = |freed| caller.progress("bytes given back", freed, 0) && !caller.interrupted();
+        clear(&tiers, daemon.as_ref(), &mut go_on).map_err(Error::from)
+    })?;
+    py.check_signals()?;
+    Ok(freed)
 }
 
-/// Ends the daemon, unless a loader uses it; whether there was one.
+/// Ends the daemon, unless loaders use it; returns how many do, none without a daemon.
 #[pyfunction]
-pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<bool> {
-    let stop = || -> Result<bool, TierError> {
-        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(false) };
-        daemon.stop().map(|()| true)
+pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<Option<u32>> {
+    let stop = || -> Result<Option<u32>, TierError> {
+        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+        daemon.stop().map(Some)
     };
     py.detach(stop).map_err(|error| failed(py, error))
 }

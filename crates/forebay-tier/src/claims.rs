@@ -5,12 +5,12 @@
 //! publishes one of the copies. When a client dies, the daemon clears all claims of its data set.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_host::{Map, sealed_memfd};
 
 use crate::chunk::{ChunkId, Pieces};
 use crate::error::TierError;
+use crate::words::ClaimWord;
 
 const WORD_BYTES: usize = size_of::<u32>();
 
@@ -45,31 +45,31 @@ impl Claims {
         self.descriptor.as_fd()
     }
 
-    fn word(&self, chunk: ChunkId) -> &AtomicU32 {
+    fn word(&self, chunk: ChunkId) -> &ClaimWord {
         assert!(chunk.0 < self.chunks, "{chunk:?} of {}", self.chunks);
         // A mapping starts at a page.
         #[allow(clippy::cast_ptr_alignment)]
         let words = self.map.as_ptr().cast::<u32>();
         // SAFETY: the word lies inside the mapping, which lives as long as `self` and starts at a
         // page. All processes access it by atomic operations only.
-        unsafe { AtomicU32::from_ptr(words.add(chunk.0 as usize)) }
+        unsafe { ClaimWord::at(words.add(chunk.0 as usize)) }
     }
 
     /// Claims pieces of a chunk; returns those that nobody else had claimed.
     #[must_use]
     pub fn claim(&self, chunk: ChunkId, wanted: Pieces) -> Pieces {
-        claim(self.word(chunk), wanted)
+        self.word(chunk).claim(wanted)
     }
 
     /// Gives claims up.
     pub fn release(&self, chunk: ChunkId, pieces: Pieces) {
-        release(self.word(chunk), pieces);
+        self.word(chunk).release(pieces);
     }
 
     /// Pieces that somebody has claimed.
     #[must_use]
     pub fn claimed(&self, chunk: ChunkId) -> Pieces {
-        Pieces(self.word(chunk).load(Ordering::Acquire) as u16)
+        self.word(chunk).claimed()
     }
 
     /// Gives all claims up.
@@ -77,20 +77,11 @@ impl Claims {
         for chunk in 0..self.chunks {
             let word = self.word(ChunkId(chunk));
             // Pages that nobody touched stay so.
-            if word.load(Ordering::Relaxed) != 0 {
-                word.store(0, Ordering::Release);
+            if !word.claimed().is_empty() {
+                word.release(Pieces::ALL);
             }
         }
     }
-}
-
-fn claim(word: &AtomicU32, wanted: Pieces) -> Pieces {
-    let before = word.fetch_or(u32::from(wanted.0), Ordering::AcqRel);
-    wanted.minus(Pieces(before as u16))
-}
-
-fn release(word: &AtomicU32, pieces: Pieces) {
-    word.fetch_and(!u32::from(pieces.0), Ordering::AcqRel);
 }
 
 #[cfg(test)]

@@ -2,16 +2,19 @@
 //!
 //! Readers never wait for the daemon to look a chunk up: they use the table. Writers ask it for
 //! slots and to publish. When the daemon is gone, copies that are known can still be read; the next
-//! request starts a daemon again, at most once a second.
+//! request of a writer starts a daemon again, at most once a second.
+//!
+//! After a restart of the machine, a reader asks for checksums. It waits for [`BRIEFLY`] once; then
+//! it reads the source until the daemon has answered.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_host::{PacketSocket, Received, Sent, own_pidfd};
+use forebay_host::{Packet, PacketSocket, Received, Sent, own_pidfd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -34,6 +37,15 @@ use crate::table::Table;
 /// Longest wait for an answer: the daemon may delete many slabs first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// Longest wait of a read for an answer.
+const BRIEFLY: Duration = Duration::from_secs(1);
+
+/// Interval between two looks whether the client is closed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Interval between two looks whether another thread has done with the connection.
+const LOOK_FOR_LINK_EVERY: Duration = Duration::from_millis(1);
+
 /// Longest wait for a daemon that was started: Python on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -48,6 +60,9 @@ const ATTACH_TRIES: u32 = 3;
 
 /// The daemon closed the connection.
 const ENDED: &str = "it has ended";
+
+/// The client no longer waits for the daemon.
+const CLOSED: &str = "the client is closed";
 
 /// Requests with chunks have at most so many, to fit into a packet.
 pub(crate) const CHUNKS_AT_ONCE: usize = 16;
@@ -74,7 +89,20 @@ impl DaemonAddress {
 /// A connection without a data set.
 pub struct Connection {
     socket: PacketSocket,
+    /// Requests whose answers have not come.
+    unanswered: AtomicU32,
 }
+
+/// How long an answer is waited for.
+#[derive(Clone, Copy)]
+struct Wait<'a> {
+    within: Duration,
+    /// The client needs none any more.
+    is_closed: &'a AtomicBool,
+}
+
+/// The client of a connection without a data set is never closed.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Connection {
     /// Connects to a daemon; `None` if there is none.
@@ -82,7 +110,8 @@ impl Connection {
     /// # Errors
     /// The system refuses a socket.
     pub fn existing(socket: &Path) -> Result<Option<Self>, TierError> {
-        Ok(PacketSocket::connect(socket)?.map(|socket| Self { socket }))
+        let connected = PacketSocket::connect(socket)?;
+        Ok(connected.map(|socket| Self { socket, unanswered: AtomicU32::new(0) }))
     }
 
     /// The same; starts a daemon where there is none.
@@ -90,6 +119,10 @@ impl Connection {
     /// # Errors
     /// The daemon does not start.
     pub fn start(daemon: &DaemonAddress) -> Result<Self, TierError> {
+        Self::start_unless(&NEVER, daemon)
+    }
+
+    fn start_unless(is_closed: &AtomicBool, daemon: &DaemonAddress) -> Result<Self, TierError> {
         let failed = |problem: String| TierError::Daemon { attempt: "start", problem };
         let begun = Instant::now();
         let mut is_started = false;
@@ -99,13 +132,69 @@ impl Connection {
             }
             if !is_started {
                 is_started = true;
-                run_until(&daemon.command, begun + START_WITHIN).map_err(failed)?;
+                run_until(&daemon.command, begun + START_WITHIN, is_closed).map_err(failed)?;
+            }
+            if is_closed.load(Ordering::Relaxed) {
+                return Err(failed(CLOSED.into()));
             }
             if begun.elapsed() > START_WITHIN {
                 return Err(failed(format!("it does not listen after {} s", START_WITHIN.as_secs())));
             }
             std::thread::sleep(TRY_EVERY);
         }
+    }
+
+    /// Sends a request. Its answer is passed over unless [`Connection::receive`] is called next.
+    fn send(
+        &self,
+        attempt: &'static str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), TierError> {
+        let failed = |problem: &str| Err(TierError::Daemon { attempt, problem: problem.into() });
+        let bytes = serde_json::to_vec(request).expect("requests can be written as JSON");
+        if bytes.len() > self.socket.max_packet_bytes() {
+            return failed("the request is too long for a packet");
+        }
+        match self.socket.try_send(&bytes, b"", fds)? {
+            Sent::Yes => {}
+            Sent::Full => return failed("it does not take requests"),
+            Sent::Closed => return failed(ENDED),
+        }
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits for the answer to the last request; `None` if it does not come in time.
+    fn receive(&self, attempt: &'static str, wait: Wait<'_>) -> Result<Option<Packet>, TierError> {
+        let failed = |problem: String| TierError::Daemon { attempt, problem };
+        let begun = Instant::now();
+        loop {
+            match self.socket.try_receive()? {
+                // Answers come in the order of the requests.
+                Received::Packet(packet) if self.unanswered.fetch_sub(1, Ordering::Relaxed) == 1 => {
+                    return Ok(Some(packet));
+                }
+                Received::Packet(_) => continue,
+                Received::Closed => return Err(failed(ENDED.into())),
+                Received::Nothing => {}
+            }
+            let left = wait.within.saturating_sub(begun.elapsed()).min(LOOK_EVERY);
+            if left.is_zero() || wait.is_closed.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(std::io::Error::from(error).to_string())),
+            }
+        }
+    }
+
+    /// Whether answers to earlier requests have not come yet.
+    fn is_late(&self) -> Result<bool, TierError> {
+        let now = Wait { within: Duration::ZERO, is_closed: &NEVER };
+        Ok(self.unanswered.load(Ordering::Relaxed) > 0 && self.receive("wait", now)?.is_none())
     }
 
     /// Sends a request and waits for its answer.
@@ -115,43 +204,26 @@ impl Connection {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Vec<OwnedFd>), TierError> {
-        let failed = |problem: &str| TierError::Daemon { attempt, problem: problem.into() };
-        let bytes = serde_json::to_vec(request).expect("requests can be written as JSON");
-        if bytes.len() > self.socket.max_packet_bytes() {
-            return Err(failed("the request is too long for a packet"));
-        }
-        match self.socket.try_send(&bytes, b"", fds)? {
-            Sent::Yes => {}
-            Sent::Full => return Err(failed("it does not take requests")),
-            Sent::Closed => return Err(failed(ENDED)),
-        }
-        let begun = Instant::now();
-        let packet = loop {
-            match self.socket.try_receive()? {
-                Received::Packet(packet) => break packet,
-                Received::Closed => return Err(failed(ENDED)),
-                Received::Nothing => {}
-            }
-            let left = ANSWER_WITHIN.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(failed(&format!("no answer within {} s", ANSWER_WITHIN.as_secs())));
-            }
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(failed(&std::io::Error::from(error).to_string())),
-            }
+        self.ask_within(Wait { within: ANSWER_WITHIN, is_closed: &NEVER }, attempt, request, fds)
+    }
+
+    fn ask_within(
+        &self,
+        wait: Wait<'_>,
+        attempt: &'static str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>), TierError> {
+        self.send(attempt, request, fds)?;
+        let Some(packet) = self.receive(attempt, wait)? else {
+            let problem = if wait.is_closed.load(Ordering::Relaxed) {
+                CLOSED.into()
+            } else {
+                format!("no answer within {} s", wait.within.as_secs())
+            };
+            return Err(TierError::Daemon { attempt, problem });
         };
-        match serde_json::from_slice(&packet.bytes) {
-            Ok(Answer::Refused { tier, problem, .. }) if tier.is_empty() => {
-                Err(TierError::Daemon { attempt, problem })
-            }
-            Ok(Answer::Refused { tier, problem, hint }) => Err(TierError::Tier { tier, problem, hint }),
-            Ok(answer) => Ok((answer, packet.fds)),
-            Err(error) => {
-                Err(TierError::Protocol { attempt, expected: "an answer".into(), found: error.to_string() })
-            }
-        }
+        opened(attempt, packet)
     }
 
     /// What the levels hold, how many clients use a data set, and the daemon's process id.
@@ -167,28 +239,46 @@ impl Connection {
         }
     }
 
-    /// Deletes what nobody uses; returns the space that was given back \[bytes\].
+    /// Deletes what nobody uses from the level whose directory has this device and inode; returns
+    /// the space that was given back, `None` if it is no level of this daemon \[bytes\].
+    ///
+    /// The daemon deletes a slab at a time, and answers others between them. `go_on` gets the space
+    /// given back until then.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn clear(&self) -> Result<u64, TierError> {
-        match self.ask("clear", &Request::Clear, &[])?.0 {
-            Answer::Cleared { bytes } => Ok(bytes),
-            other => Err(unexpected("clear", &other)),
+    pub fn clear(
+        &self,
+        directory: (u64, u64),
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<u64>, TierError> {
+        let mut freed = 0;
+        while go_on(freed) {
+            match self.ask("clear", &Request::Clear { directory }, &[])?.0 {
+                Answer::Cleared { is_level: false, .. } => return Ok(None),
+                Answer::Cleared { bytes: None, .. } => break,
+                Answer::Cleared { bytes: Some(bytes), .. } => freed += bytes,
+                other => return Err(unexpected("clear", &other)),
+            }
         }
+        Ok(Some(freed))
     }
 
-    /// Ends the daemon, unless a client uses a data set.
+    /// Ends the daemon, unless clients use a data set; returns how many do.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn stop(&self) -> Result<(), TierError> {
-        self.ask("stop", &Request::Stop, &[]).map(|_| ())
+    pub fn stop(&self) -> Result<u32, TierError> {
+        match self.ask("stop", &Request::Stop, &[])?.0 {
+            Answer::Stopping { clients } => Ok(clients),
+            other => Err(unexpected("stop", &other)),
+        }
     }
 }
 
-/// Runs a command, which is killed at the deadline; returns what went wrong.
-fn run_until(command: &[String], deadline: Instant) -> Result<(), String> {
+/// Runs a command, which is killed at the deadline or when the client is closed; returns what went
+/// wrong.
+fn run_until(command: &[String], deadline: Instant, is_closed: &AtomicBool) -> Result<(), String> {
     let [program, arguments @ ..] = command else {
         return Err("expected a command, found none".into());
     };
@@ -201,9 +291,13 @@ fn run_until(command: &[String], deadline: Instant) -> Result<(), String> {
         .spawn()
         .map_err(failed)?;
     while child.try_wait().map_err(failed)?.is_none() {
-        if Instant::now() > deadline {
+        let is_closed = is_closed.load(Ordering::Relaxed);
+        if is_closed || Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
+            if is_closed {
+                return Err(CLOSED.into());
+            }
             return Err(format!("{program} does not end within {} s", START_WITHIN.as_secs()));
         }
         std::thread::sleep(TRY_EVERY);
@@ -213,6 +307,20 @@ fn run_until(command: &[String], deadline: Instant) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr).trim()))
+}
+
+/// What an answer says, and the descriptors beside it.
+fn opened(attempt: &'static str, packet: Packet) -> Result<(Answer, Vec<OwnedFd>), TierError> {
+    match serde_json::from_slice(&packet.bytes) {
+        Ok(Answer::Refused { tier, problem, .. }) if tier.is_empty() => {
+            Err(TierError::Daemon { attempt, problem })
+        }
+        Ok(Answer::Refused { tier, problem, hint }) => Err(TierError::Tier { tier, problem, hint }),
+        Ok(answer) => Ok((answer, packet.fds)),
+        Err(error) => {
+            Err(TierError::Protocol { attempt, expected: "an answer".into(), found: error.to_string() })
+        }
+    }
 }
 
 fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
@@ -274,6 +382,12 @@ impl Attached {
         }
     }
 
+    /// Number of the tier at this place of the client's order; none if it is left out.
+    fn number_of(&self, place: u8) -> Option<u8> {
+        let number = self.levels.get(usize::from(place))?.number;
+        self.place_of(number).map(|_| number)
+    }
+
     /// Place of a level in the client's order, by its number in the table.
     #[must_use]
     pub fn place_of(&self, number: u8) -> Option<usize> {
@@ -289,17 +403,39 @@ pub struct Client {
     /// Device and inode of the directory of each tier when the client attached first.
     directories: Vec<(u64, u64)>,
     connection: Mutex<Link>,
-    /// Tiers that failed and that the daemon has not been told of, by their place.
+    /// The client no longer wants a daemon.
+    is_closed: AtomicBool,
+    /// A read waited in vain for the daemon.
+    is_slow: AtomicBool,
+    /// Tiers that failed, by their place.
     failed: AtomicU8,
     warnings: Mutex<Vec<String>>,
     attached: RwLock<Arc<Attached>>,
 }
 
+/// The connection of a client, which one thread uses at a time.
 struct Link {
     connection: Option<Connection>,
-    /// The client no longer wants a daemon.
-    is_closed: bool,
     last_try: Instant,
+    /// Tiers that a daemon was told of, by their place.
+    told: u8,
+}
+
+impl Link {
+    /// Uses the connection, which ends where that fails.
+    fn exchange<T>(
+        &mut self,
+        using: impl FnOnce(&Connection) -> Result<T, TierError>,
+    ) -> Result<T, TierError> {
+        let ended = || TierError::Daemon { attempt: "ask", problem: ENDED.into() };
+        let outcome = using(self.connection.as_ref().ok_or_else(ended)?);
+        if matches!(outcome, Err(TierError::Daemon { .. } | TierError::Protocol { .. } | TierError::Host(_)))
+        {
+            self.connection = None;
+            self.last_try = Instant::now();
+        }
+        outcome
+    }
 }
 
 impl Client {
@@ -312,14 +448,16 @@ impl Client {
         sources: Vec<Source>,
         daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
-        let (connection, attached, warnings) = attach(&tiers, &sources, &daemon)?;
-        let link = Link { connection: Some(connection), is_closed: false, last_try: Instant::now() };
+        let (connection, attached, warnings) = attach(&NEVER, &tiers, &sources, &daemon)?;
+        let link = Link { connection: Some(connection), last_try: Instant::now(), told: 0 };
         Ok(Arc::new(Self {
             tiers,
             sources,
             daemon,
             directories: attached.directories.clone(),
             connection: Mutex::new(link),
+            is_closed: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             failed: AtomicU8::new(0),
             warnings: Mutex::new(warnings),
             attached: RwLock::new(Arc::new(attached)),
@@ -344,22 +482,11 @@ impl Client {
         request: impl Fn(DataSetId) -> Request,
     ) -> Result<Answer, TierError> {
         let mut link = self.link();
-        let answer = self.request_on(&mut link, attempt, request);
-        self.report_failed(&mut link);
-        answer
-    }
-
-    fn request_on(
-        &self,
-        link: &mut Link,
-        attempt: &'static str,
-        request: impl Fn(DataSetId) -> Request,
-    ) -> Result<Answer, TierError> {
         if link.connection.is_none() {
-            if link.is_closed || link.last_try.elapsed() < RESTART_EVERY {
+            if self.is_closed() || link.last_try.elapsed() < RESTART_EVERY {
                 return Err(TierError::Daemon { attempt, problem: ENDED.into() });
             }
-            let again = attach(&self.tiers, &self.sources, &self.daemon);
+            let again = attach(&self.is_closed, &self.tiers, &self.sources, &self.daemon);
             link.last_try = Instant::now();
             let (connection, mut attached, _) = again?;
             attached.leave_out_others(&self.directories);
@@ -367,22 +494,64 @@ impl Client {
             link.connection = Some(connection);
             *self.attached.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(attached);
         }
-        let id = self.attached().id;
-        let connection = link.connection.as_ref().expect("it was just made");
-        let answer = connection.ask(attempt, &request(id), &[]);
-        if matches!(answer, Err(TierError::Daemon { .. } | TierError::Protocol { .. } | TierError::Host(_))) {
-            // An answer that comes late must not be taken for that of the next request.
-            link.connection = None;
-            link.last_try = Instant::now();
-        }
+        let wait = Wait { within: ANSWER_WITHIN, is_closed: &self.is_closed };
+        let request = request(self.attached().id);
+        let answer = link.exchange(|connection| connection.ask_within(wait, attempt, &request, &[]));
+        self.report_failed(&mut link);
         answer.map(|(answer, _)| answer)
+    }
+
+    /// Makes a request that a read waits for: not long, and not for a new daemon.
+    fn request_briefly(
+        &self,
+        attempt: &'static str,
+        request: impl Fn(DataSetId) -> Request,
+    ) -> Result<Answer, TierError> {
+        let is_slow = self.is_slow.load(Ordering::Relaxed);
+        let answer = self.ask_briefly(attempt, request, if is_slow { Duration::ZERO } else { BRIEFLY })?;
+        self.is_slow.store(answer.is_none(), Ordering::Relaxed);
+        let late = || TierError::Daemon { attempt, problem: "it does not answer at once".into() };
+        Ok(opened(attempt, answer.ok_or_else(late)?)?.0)
+    }
+
+    fn ask_briefly(
+        &self,
+        attempt: &'static str,
+        request: impl Fn(DataSetId) -> Request,
+        within: Duration,
+    ) -> Result<Option<Packet>, TierError> {
+        let Some(mut link) = self.link_within(within) else { return Ok(None) };
+        let request = request(self.attached().id);
+        link.exchange(|connection| {
+            if connection.is_late()? {
+                return Ok(None);
+            }
+            connection.send(attempt, &request, &[])?;
+            connection.receive(attempt, Wait { within: BRIEFLY, is_closed: &self.is_closed })
+        })
     }
 
     /// Leaves the daemon. Copies that are known can still be read.
     pub fn close(&self) {
-        let mut link = self.link();
-        link.is_closed = true;
-        link.connection = None;
+        // Who waits for the daemon then soon gives up.
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.link().connection = None;
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    fn link_within(&self, within: Duration) -> Option<MutexGuard<'_, Link>> {
+        let begun = Instant::now();
+        loop {
+            match self.connection.try_lock() {
+                Ok(link) => return Some(link),
+                Err(TryLockError::Poisoned(link)) => return Some(link.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= within => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_FOR_LINK_EVERY),
+            }
+        }
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
@@ -426,7 +595,7 @@ impl Client {
             self.request("publish", |data_set| {
                 let attached = self.attached();
                 let numbered = copied.iter().filter_map(|copied| {
-                    let number = attached.levels.get(usize::from(copied.at.level))?.number;
+                    let number = attached.number_of(copied.at.level)?;
                     let at = SlotId { level: number, ..copied.at };
                     Some(CopiedMessage::from(&Copied { at, ..copied.clone() }))
                 });
@@ -441,7 +610,7 @@ impl Client {
     /// # Errors
     /// The daemon is gone.
     pub fn sums(&self, chunk: ChunkId) -> Result<Option<(SlotId, Vec<PieceSum>)>, TierError> {
-        match self.request("verify", |data_set| Request::Sums { data_set, chunk: chunk.0 })? {
+        match self.request_briefly("verify", |data_set| Request::Sums { data_set, chunk: chunk.0 })? {
             Answer::Sums { at, sums } => Ok(at.and_then(|(number, slab, slot)| {
                 Some((SlotId { level: self.attached().place_of(number)? as u8, slab, slot }, sums))
             })),
@@ -455,43 +624,46 @@ impl Client {
     /// The daemon is gone.
     pub fn verified(&self, chunk: ChunkId, good: Pieces) -> Result<(), TierError> {
         let request = |data_set| Request::Verified { data_set, chunk: chunk.0, good: good.0 };
-        self.request("verify", request).map(|_| ())
+        self.request_briefly("verify", request).map(|_| ())
     }
 
-    /// Tells that the tier at this place of the client's order fails.
+    /// Tells that the tier at this place of the client's order fails. Waits for nobody: it is a read
+    /// that has met the fault.
     pub fn level_failed(&self, place: u8) {
         self.failed.fetch_or(1 << place, Ordering::Relaxed);
-        // A read has met the fault: it must not wait for a writer that waits for the daemon. That
-        // one then tells the daemon.
-        if let Ok(mut link) = self.connection.try_lock() {
+        // Else who has the connection tells it.
+        if let Some(mut link) = self.link_within(Duration::ZERO) {
             self.report_failed(&mut link);
         }
     }
 
-    /// Tells the daemon which tiers failed since the last call.
+    /// Tells the daemon which tiers failed; each is told once.
     fn report_failed(&self, link: &mut Link) {
-        // Not the time to start one.
-        if link.connection.is_none() {
+        let failed = self.failed.load(Ordering::Relaxed) & !link.told;
+        // Not the time to start a daemon.
+        if failed == 0 || link.connection.is_none() {
             return;
         }
-        let failed = self.failed.swap(0, Ordering::Relaxed);
+        link.told |= failed;
         let attached = self.attached();
-        for (_, level) in attached.levels.iter().enumerate().filter(|(place, _)| failed & (1 << place) != 0) {
-            let request = |_| Request::LevelFailed { level: level.number };
-            let _ = self.request_on(link, "give a tier up", request);
+        for number in (0..u8::BITS as u8).filter(|place| failed & (1 << place) != 0) {
+            let Some(level) = attached.number_of(number) else { continue };
+            let request = Request::LevelFailed { level };
+            let _ = link.exchange(|connection| connection.send("give a tier up", &request, &[]));
         }
     }
 }
 
 /// Connects and attaches; where the daemon ends meanwhile, to the next one.
 fn attach(
+    is_closed: &AtomicBool,
     tiers: &[TierSpec],
     sources: &[Source],
     daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached, Vec<String>), TierError> {
     let mut tries = 1;
     loop {
-        match attach_once(tiers, sources, daemon) {
+        match attach_once(is_closed, tiers, sources, daemon) {
             Err(TierError::Daemon { problem, .. }) if problem == ENDED && tries < ATTACH_TRIES => tries += 1,
             other => return other,
         }
@@ -499,14 +671,17 @@ fn attach(
 }
 
 fn attach_once(
+    is_closed: &AtomicBool,
     tiers: &[TierSpec],
     sources: &[Source],
     daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached, Vec<String>), TierError> {
-    let connection = Connection::start(daemon)?;
+    let connection = Connection::start_unless(is_closed, daemon)?;
     let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
     let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
-    let (answer, fds) = connection.ask("attach", &request, &[pidfd.as_fd(), sources.as_fd()])?;
+    let wait = Wait { within: ANSWER_WITHIN, is_closed };
+    let passed = [pidfd.as_fd(), sources.as_fd()];
+    let (answer, fds) = connection.ask_within(wait, "attach", &request, &passed)?;
     let Answer::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };
     let mut fds = fds.into_iter();
     let (Some(table), Some(claims)) = (fds.next(), fds.next()) else {
@@ -544,19 +719,106 @@ fn attach_once(
 
 #[cfg(test)]
 mod tests {
+    use forebay_host::SocketPath;
+
     use super::*;
+    use crate::daemon::Server;
+    use crate::source::SourceKey;
+
+    /// A client whose daemon takes requests and does not answer.
+    struct Hanging {
+        client: Arc<Client>,
+        daemon: PacketSocket,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Hanging {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("tier");
+            std::fs::create_dir(&path).unwrap();
+            let socket = SocketPath::new(directory.path(), &["tiers"]).unwrap();
+            let server = Server::start(&socket, Duration::from_secs(60)).unwrap().unwrap();
+            let stop = Arc::new(AtomicBool::new(false));
+            let stopped = Arc::clone(&stop);
+            let thread = std::thread::Builder::new().spawn(move || server.run(&stopped)).unwrap();
+            let spec = TierSpec { path, bytes: 8 << 20, keep: false, force: false };
+            let source = Source { key: SourceKey([7; 16]), path: "/a".into(), chunks: 4, bytes: 4 << 20 };
+            let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec![] };
+            let client = Client::attach(vec![spec], vec![source], address).unwrap();
+            stop.store(true, Ordering::Relaxed);
+            client.link().connection = None;
+            thread.join().unwrap();
+            let lock = socket.try_lock().unwrap().unwrap();
+            let listener = lock.listen(1).unwrap();
+            client.link().connection = Connection::existing(socket.socket()).unwrap();
+            let daemon = listener.accept().unwrap().unwrap();
+            Self { client, daemon, _directory: directory }
+        }
+
+        fn received(&self) -> Vec<Request> {
+            let packets = std::iter::from_fn(|| match self.daemon.try_receive().unwrap() {
+                Received::Packet(packet) => Some(serde_json::from_slice(&packet.bytes).unwrap()),
+                _ => None,
+            });
+            packets.collect()
+        }
+
+        fn answer(&self, answer: &Answer) {
+            let bytes = serde_json::to_vec(answer).unwrap();
+            assert!(matches!(self.daemon.try_send(&bytes, b"", &[]), Ok(Sent::Yes)));
+        }
+    }
+
+    #[test]
+    fn a_read_does_not_wait_for_a_daemon_that_hangs() {
+        let hanging = Hanging::new();
+        let client = &hanging.client;
+        // Each failure is told once, and its answer is not waited for.
+        client.level_failed(0);
+        client.level_failed(0);
+        assert!(matches!(hanging.received()[..], [Request::LevelFailed { level: 0 }]));
+        assert!(client.sums(ChunkId(1)).is_err());
+        // Nor is that of a writer.
+        let held = client.link();
+        client.level_failed(1);
+        assert!(client.sums(ChunkId(1)).is_err() && client.verified(ChunkId(1), Pieces::ALL).is_err());
+        drop(held);
+        assert!(client.link().connection.is_some() && hanging.received().is_empty());
+        // Two late answers come before the next one.
+        hanging.answer(&Answer::Done);
+        let answer = Answer::Sums { at: None, sums: Vec::new() };
+        (0..2).for_each(|_| hanging.answer(&answer));
+        assert!(client.sums(ChunkId(1)).is_ok_and(|sums| sums.is_none()));
+    }
+
+    #[test]
+    fn a_client_that_is_closed_waits_for_no_daemon() {
+        let hanging = Hanging::new();
+        std::thread::scope(|scope| {
+            let client = &hanging.client;
+            let writer = std::thread::Builder::new();
+            let writer = writer.spawn_scoped(scope, || client.place(&[(ChunkId(0), 0)])).unwrap();
+            while hanging.received().is_empty() {
+                std::thread::sleep(TRY_EVERY);
+            }
+            client.close();
+            let ended = writer.join().unwrap();
+            assert!(matches!(ended, Err(TierError::Daemon { problem, .. }) if problem == CLOSED));
+        });
+    }
 
     #[test]
     fn a_command_that_does_not_end_is_killed() {
         let run = |command: &[&str]| {
             let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
-            run_until(&command, Instant::now() + Duration::from_millis(20))
+            run_until(&command, Instant::now() + Duration::from_millis(20), &NEVER)
         };
         assert!(run(&["sleep", "1000"]).is_err());
         assert!(run(&["/no/such/program"]).is_err() && run(&[]).is_err());
         let deadline = Instant::now() + START_WITHIN;
-        assert_eq!(run_until(&["true".into()], deadline), Ok(()));
-        let said = run_until(&["sh".into(), "-c".into(), "echo why >&2; exit 3".into()], deadline);
+        assert_eq!(run_until(&["true".into()], deadline, &NEVER), Ok(()));
+        let said = run_until(&["sh".into(), "-c".into(), "echo why >&2; exit 3".into()], deadline, &NEVER);
         assert!(said.unwrap_err().contains("why"));
     }
 }

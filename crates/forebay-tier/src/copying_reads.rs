@@ -3,13 +3,18 @@
 //!
 //! 1. The bytes of each transfer that have a copy are read there (`tiered_files.rs`).
 //! 2. Bytes that follow each other and have none are one request to the source. Where the placement
-//!    wants them, the request is widened to whole pieces, and goes to a copy buffer: what was asked
-//!    for is copied from there to its place, and the writer copies the pieces to their tier.
-//! 3. Pieces that another process is copying are waited for a moment, if that saves more than a
+//!    wants them, whole pieces are copied to the writer's memory once they have landed.
+//! 3. Of a piece that the transfer covers in part, the rest is one request more. A short transfer
+//!    (a small sample) is widened to whole pieces instead: one request to a copy buffer, from which
+//!    what was asked for is copied to its place.
+//! 4. Pieces that another process is copying are waited for a moment, if that saves more than a
 //!    piece.
 //!
-//! A widened read that fails is made again as it was asked for: bytes that nobody asked for must
-//! not make a sample fail.
+//! A copy buffer is in use from the arrival of its bytes until they are written. Only the parts of
+//! 3 need one during the read: otherwise reads ahead would hold all of them.
+//!
+//! Reads that fail are made again as they were asked for: bytes that nobody asked for must not make
+//! a sample fail.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +58,9 @@ pub struct Fill<'a> {
     pub has_time: &'a dyn Fn() -> bool,
 }
 
+/// Longest run of bytes that goes to a copy buffer as a whole, widened.
+const WIDENED_BYTES: u64 = 4 * PIECE_BYTES;
+
 /// Bytes of a transfer in pieces of one chunk that are treated alike.
 struct Segment {
     geometry: Geometry,
@@ -64,13 +72,45 @@ struct Segment {
 }
 
 impl Segment {
-    /// What is read for it \[bytes\]: whole pieces, where they are copied.
-    fn read_bytes(&self) -> u64 {
-        let read = match self.kind {
-            Kind::Copying(_) => self.geometry.bytes_of(&self.pieces),
+    fn asked_bytes(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+
+    /// What is read for it, widened [bytes from the start of the chunk].
+    fn read(&self) -> Range<u64> {
+        match self.kind {
+            Kind::Copying { .. } => self.geometry.bytes_of(&self.pieces),
             _ => self.bytes.clone(),
+        }
+    }
+
+    /// The tier it is copied to.
+    fn level(&self) -> Option<u8> {
+        match self.kind {
+            Kind::Copying { level, .. } => Some(level),
+            _ => None,
+        }
+    }
+
+    /// Its pieces, for bytes that start `at` in a buffer with the first byte of `read`.
+    fn offered(&self, level: u8, at: usize) -> OfferedChunk {
+        let read = self.read();
+        let piece = |piece: u32| {
+            let here = self.geometry.bytes_of(&(piece..piece + 1));
+            OfferedPiece {
+                piece: piece as u8,
+                start: here.start as u32,
+                bytes: (here.end - here.start) as u32,
+                at: at + (here.start - read.start) as usize,
+            }
         };
-        read.end - read.start
+        OfferedChunk { chunk: self.geometry.chunk, level, pieces: self.pieces.clone().map(piece).collect() }
+    }
+
+    /// Its claim, which this process holds.
+    fn claimed(&self, attached: &Arc<Attached>) -> Claimed {
+        let pieces = self.pieces.clone().fold(Pieces::NONE, |all, piece| all.union(Pieces(1 << piece)));
+        Claimed { attached: Arc::clone(attached), chunks: vec![(self.geometry.chunk, pieces)] }
     }
 }
 
@@ -80,17 +120,40 @@ enum Kind {
     Copied,
     /// They are read from the source as they are asked for.
     Source,
-    /// They are read from the source, and this process copies them to this tier.
-    Copying(u8),
+    /// They are read from the source, and this process copies them to a tier.
+    Copying {
+        level: u8,
+        /// Whether the transfer has all bytes of the pieces.
+        whole: bool,
+    },
 }
 
-/// A request to the source that goes to a buffer.
-struct Copying {
+/// A part of a file, and its place in a copy buffer.
+struct Part {
+    shard: ShardId,
+    offset: u64,
+    place: Range<usize>,
+}
+
+/// A widened request.
+struct Widened {
     buffer: CopyBuffer,
-    /// Parts of files, one behind the other in the buffer.
-    parts: Vec<(ShardId, u64, usize)>,
+    /// What is read, one behind the other in the buffer.
+    parts: Vec<Part>,
     chunks: Vec<OfferedChunk>,
     claims: Claimed,
+}
+
+/// Pieces whose bytes, or some of them, arrive at their place in a transfer.
+struct Landing {
+    segment: Segment,
+    level: u8,
+    claims: Claimed,
+    transfer: usize,
+    /// The bytes that are asked for, in the transfer.
+    place: Range<usize>,
+    /// For a piece in part: its memory, and what is read for the rest of it.
+    rest: Option<(CopyBuffer, Vec<Part>)>,
 }
 
 /// Claims that are given up, unless the writer takes them.
@@ -126,7 +189,7 @@ impl TieredFiles {
         let planned: Vec<Vec<Segment>> =
             transfers.iter().map(|transfer| self.segments(&attached, transfer)).collect();
         let copies = self.copies.as_ref();
-        let is_copying = |segment: &Segment| matches!(segment.kind, Kind::Copying(_));
+        let is_copying = |segment: &Segment| segment.level().is_some();
         let Some(copies) = copies.filter(|_| planned.iter().flatten().any(is_copying)) else {
             return read(transfers);
         };
@@ -172,73 +235,154 @@ impl TieredFiles {
         read: &mut dyn FnMut(&mut [Transfer<'_>]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let begun_ns = now_ns();
-        let mut plain: Vec<Transfer<'_>> = Vec::new();
-        let mut copying: Vec<Copying> = Vec::new();
-        // Number of the request, its bytes, and where they go.
-        let mut landing: Vec<(usize, Range<usize>, &mut [u8])> = Vec::new();
-        for (transfer, segments) in transfers.iter_mut().zip(planned) {
+        let mut requests: Vec<Transfer<'_>> = Vec::new();
+        let mut widened: Vec<Widened> = Vec::new();
+        // Number of the widened request, its bytes, and where they go.
+        let mut asked: Vec<(usize, Range<usize>, &mut [u8])> = Vec::new();
+        let mut landing: Vec<Landing> = Vec::new();
+        for (number, (transfer, segments)) in transfers.iter_mut().zip(planned).enumerate() {
             let shard = transfer.shard;
             let mut at = transfer.offset;
             let mut rest = &mut *transfer.into;
-            // A run goes to one buffer, so it must be shorter than the pool.
-            let mut run_bytes = 0;
-            let most_bytes = copies.buffers.limit_bytes() as u64 / 4 * 3;
-            let goes_on = |one: &Segment, next: &Segment| {
-                run_bytes += one.read_bytes();
-                let goes_on = (one.kind == Kind::Copied) == (next.kind == Kind::Copied)
-                    && run_bytes + next.read_bytes() <= most_bytes;
-                run_bytes = if goes_on { run_bytes } else { 0 };
-                goes_on
-            };
-            let mut runs = segments.chunk_by(goes_on).peekable();
-            while let Some(run) = runs.next() {
-                let length: u64 = run.iter().map(|segment| segment.bytes.end - segment.bytes.start).sum();
-                let request = self.copying(copies, attached, shard, run, how);
+            let mut segments = segments.into_iter().peekable();
+            while let Some(first) = segments.next() {
+                let is_copied = first.kind == Kind::Copied;
+                let mut run = vec![first];
+                while let Some(next) = segments.next_if(|segment| (segment.kind == Kind::Copied) == is_copied)
+                {
+                    run.push(next);
+                }
+                let length: u64 = run.iter().map(Segment::asked_bytes).sum();
+                let in_part =
+                    run.iter().any(|segment| matches!(segment.kind, Kind::Copying { whole: false, .. }));
+                let read_bytes: u64 =
+                    run.iter().map(|segment| segment.read().end - segment.read().start).sum();
+                let is_widened = in_part && read_bytes <= WIDENED_BYTES;
+                let request = if is_widened { self.widened(copies, attached, &run, how) } else { None };
                 // Around the page cache, a request may go on behind the end of the file.
-                let is_rest = request.is_none() && runs.peek().is_none();
+                let is_rest = request.is_none() && segments.peek().is_none();
                 let taken = if is_rest { rest.len() } else { length as usize };
                 let (mut into, behind) = std::mem::take(&mut rest).split_at_mut(taken);
                 rest = behind;
                 if let Some((request, places)) = request {
                     for place in places {
                         let (here, behind) = std::mem::take(&mut into).split_at_mut(place.len());
-                        landing.push((copying.len(), place, here));
+                        asked.push((widened.len(), place, here));
                         into = behind;
                     }
-                    copying.push(request);
+                    widened.push(request);
                 } else {
-                    plain.push(Transfer { shard, offset: at, into });
+                    requests.push(Transfer { shard, offset: at, into });
+                    if !is_widened {
+                        let mut place = (at - transfer.offset) as usize;
+                        for segment in run {
+                            let end = place + segment.asked_bytes() as usize;
+                            let landed = self.landing(copies, attached, segment, number, place..end, how);
+                            landing.extend(landed);
+                            place = end;
+                        }
+                    }
                 }
                 at += length;
             }
         }
-        let mut requests: Vec<Transfer<'_>> = Vec::with_capacity(plain.len() + copying.len());
-        requests.extend(plain);
-        for Copying { buffer, parts, .. } in &mut copying {
-            let mut memory = &mut buffer[..];
-            for (shard, offset, length) in parts {
-                let (into, behind) = std::mem::take(&mut memory).split_at_mut(*length);
-                requests.push(Transfer { shard: *shard, offset: *offset, into });
-                memory = behind;
-            }
+        for Widened { buffer, parts, .. } in &mut widened {
+            push_parts(&mut requests, buffer, parts);
+        }
+        for (buffer, parts) in landing.iter_mut().filter_map(|landing| landing.rest.as_mut()) {
+            push_parts(&mut requests, buffer, parts);
         }
         read(&mut requests)?;
         drop(requests);
-        for (number, place, into) in landing {
-            into.copy_from_slice(&copying[number].buffer[place]);
+        for (number, place, into) in asked {
+            into.copy_from_slice(&widened[number].buffer[place]);
         }
-        for Copying { buffer, parts, chunks, mut claims } in copying {
-            let mut shards: Vec<ShardId> = parts.iter().map(|(shard, ..)| *shard).collect();
-            shards.dedup();
-            let check = ReadCheck { watch: Arc::clone(&self.watch), shards, begun_ns };
-            // Files of one sample do not stay open for long.
-            if self.files.are_of_samples() && !check.is_unchanged() {
-                continue;
-            }
-            claims.chunks.clear();
-            copies.writer.offer(Offer { buffer, chunks, source: Arc::new(check) });
+        for Widened { buffer, parts, chunks, mut claims } in widened {
+            let shards = parts.iter().map(|part| part.shard).collect();
+            self.offer(copies, buffer, chunks, &mut claims, shards, begun_ns);
+        }
+        // Those that hold a buffer come first: the others may wait for one.
+        landing.sort_by_key(|landing| landing.rest.is_none());
+        for landing in landing {
+            let from = &transfers[landing.transfer].into[landing.place.clone()];
+            self.copy_landed(copies, landing, from, how, begun_ns);
         }
         Ok(())
+    }
+
+    /// Copies pieces that have landed, unless there is no memory for it.
+    fn copy_landed(&self, copies: &Copies, landing: Landing, from: &[u8], how: Fill<'_>, begun_ns: i64) {
+        let Landing { segment, level, mut claims, rest, .. } = landing;
+        let read = segment.read();
+        let place = (segment.bytes.start - read.start) as usize;
+        let buffer = match rest {
+            Some((buffer, _)) => Some(buffer),
+            None => take_buffer(copies, from.len(), how),
+        };
+        let Some(mut buffer) = buffer else {
+            self.counters.skipped_bytes.fetch_add(from.len() as u64, Ordering::Relaxed);
+            return;
+        };
+        buffer[place..place + from.len()].copy_from_slice(from);
+        let mut shards = Vec::new();
+        segment.geometry.files_of(&read, |shard, _, _| shards.push(shard));
+        self.offer(copies, buffer, vec![segment.offered(level, 0)], &mut claims, shards, begun_ns);
+    }
+
+    /// Hands bytes that were read from `begun_ns` on to the writer, with their claims.
+    fn offer(
+        &self,
+        copies: &Copies,
+        buffer: CopyBuffer,
+        chunks: Vec<OfferedChunk>,
+        claims: &mut Claimed,
+        mut shards: Vec<ShardId>,
+        begun_ns: i64,
+    ) {
+        shards.dedup();
+        let check = ReadCheck { watch: Arc::clone(&self.watch), shards, begun_ns };
+        // Files of one sample do not stay open for long.
+        if self.files.are_of_samples() && !check.is_unchanged() {
+            return;
+        }
+        claims.chunks.clear();
+        copies.writer.offer(Offer { buffer, chunks, source: Arc::new(check) });
+    }
+
+    /// How a segment of a transfer is copied; `None` if it is not.
+    fn landing(
+        &self,
+        copies: &Copies,
+        attached: &Arc<Attached>,
+        segment: Segment,
+        transfer: usize,
+        place: Range<usize>,
+        how: Fill<'_>,
+    ) -> Option<Landing> {
+        let level = segment.level()?;
+        let claims = segment.claimed(attached);
+        let read = segment.read();
+        let mut rest = None;
+        if read != segment.bytes {
+            let mut bytes = (read.end - read.start) as usize;
+            let mut parts = Vec::new();
+            for missing in [read.start..segment.bytes.start, segment.bytes.end..read.end] {
+                let mut at = (missing.start - read.start) as usize;
+                segment.geometry.files_of(&missing, |shard, offset, length| {
+                    parts.push(Part { shard, offset, place: at..at + length as usize });
+                    at += length as usize;
+                });
+            }
+            if how.direct {
+                bytes = bytes.max(self.align_end(&mut parts));
+            }
+            let Some(buffer) = copies.buffers.take(bytes) else {
+                self.counters.skipped_bytes.fetch_add(read.end - read.start, Ordering::Relaxed);
+                return None;
+            };
+            rest = Some((buffer, parts));
+        }
+        Some(Landing { segment, level, claims, transfer, place, rest })
     }
 
     /// What there is to do for a transfer, in the order of its bytes.
@@ -256,11 +400,15 @@ impl TieredFiles {
             offset += range.end - range.start;
             let needed = geometry.touching(&range);
             let (copied, copying, level) = self.missing(attached, &geometry, shard, needed, &range);
-            let kind_of = |piece: u32| {
-                let piece = Pieces(1 << piece);
+            let kind_of = |number: u32| {
+                let piece = Pieces(1 << number);
                 match level {
                     _ if copied.contains(piece) => Kind::Copied,
-                    Some(level) if copying.contains(piece) => Kind::Copying(level),
+                    Some(level) if copying.contains(piece) => {
+                        let all = geometry.bytes_of(&(number..number + 1));
+                        let whole = range.start <= all.start && all.end <= range.end;
+                        Kind::Copying { level, whole }
+                    }
                     _ => Kind::Source,
                 }
             };
@@ -331,78 +479,79 @@ impl TieredFiles {
         }
     }
 
+    /// Around the page cache a file is read up to the next aligned byte behind its end. Returns the
+    /// bytes of the buffer for that.
+    fn align_end(&self, parts: &mut [Part]) -> usize {
+        let Some(Part { shard, offset, place }) = parts.last_mut() else { return 0 };
+        if *offset + place.len() as u64 == self.files.bytes(*shard) {
+            place.end = place.start + place.len().next_multiple_of(ALIGN_BYTES);
+        }
+        place.end
+    }
+
     /// One request for segments that follow each other, and where in the buffer the bytes are that
     /// were asked for; `None` if they are read as they are asked for.
-    fn copying(
+    fn widened(
         &self,
         copies: &Copies,
         attached: &Arc<Attached>,
-        shard: ShardId,
         run: &[Segment],
         how: Fill<'_>,
-    ) -> Option<(Copying, Vec<Range<usize>>)> {
+    ) -> Option<(Widened, Vec<Range<usize>>)> {
         let mut claims = Claimed { attached: Arc::clone(attached), chunks: Vec::new() };
-        let mut parts: Vec<(ShardId, u64, usize)> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         let mut chunks: Vec<OfferedChunk> = Vec::new();
         let mut places: Vec<Range<usize>> = Vec::new();
         let mut filled = 0;
         let mut wanted = 0;
-        for Segment { geometry, pieces, bytes, kind } in run {
-            let read = match kind {
-                Kind::Copying(_) => geometry.bytes_of(pieces),
-                _ => bytes.clone(),
-            };
+        for segment in run {
+            let Segment { geometry, bytes, .. } = segment;
+            let read = segment.read();
             let start = filled;
             geometry.files_of(&read, |file, offset, length| {
+                let end = filled + length as usize;
                 match parts.last_mut() {
-                    Some((last, from, known)) if *last == file && *from + *known as u64 == offset => {
-                        *known += length as usize;
+                    Some(last) if last.shard == file && last.offset + last.place.len() as u64 == offset => {
+                        last.place.end = end;
                     }
-                    _ => parts.push((file, offset, length as usize)),
+                    _ => parts.push(Part { shard: file, offset, place: filled..end }),
                 }
-                filled += length as usize;
+                filled = end;
             });
             let place = start + (bytes.start - read.start) as usize;
             places.push(place..place + (bytes.end - bytes.start) as usize);
-            if let Kind::Copying(level) = kind {
-                let offered = pieces.clone().map(|piece| {
-                    let here = geometry.bytes_of(&(piece..piece + 1));
-                    OfferedPiece {
-                        piece: piece as u8,
-                        start: here.start as u32,
-                        bytes: (here.end - here.start) as u32,
-                        at: start + (here.start - read.start) as usize,
-                    }
-                });
-                let offered: Vec<OfferedPiece> = offered.collect();
-                let mask = offered.iter().fold(Pieces::NONE, |all, one| all.union(Pieces(1 << one.piece)));
-                claims.chunks.push((geometry.chunk, mask));
+            if let Some(level) = segment.level() {
+                claims.chunks.append(&mut segment.claimed(attached).chunks);
                 wanted += read.end - read.start;
+                let mut offered = segment.offered(level, start);
                 match chunks.last_mut() {
-                    Some(last) if last.chunk == geometry.chunk => last.pieces.extend(offered),
-                    _ => chunks.push(OfferedChunk { chunk: geometry.chunk, level: *level, pieces: offered }),
+                    Some(last) if last.chunk == offered.chunk => last.pieces.append(&mut offered.pieces),
+                    _ => chunks.push(offered),
                 }
             }
         }
-        if chunks.is_empty() {
-            return None;
-        }
         let mut bytes = filled;
-        if how.direct
-            && let Some((last, offset, length)) = parts.last_mut()
-        {
-            // Around the page cache a file is read up to the next aligned byte behind its end.
-            if *last == shard && *offset + *length as u64 == self.files.bytes(shard) {
-                let more = length.next_multiple_of(ALIGN_BYTES) - *length;
-                *length += more;
-                bytes += more;
-            }
+        if how.direct {
+            bytes = bytes.max(self.align_end(&mut parts));
         }
         let Some(buffer) = take_buffer(copies, bytes, how) else {
             self.counters.skipped_bytes.fetch_add(wanted, Ordering::Relaxed);
             return None;
         };
-        Some((Copying { buffer, parts, chunks, claims }, places))
+        Some((Widened { buffer, parts, chunks, claims }, places))
+    }
+}
+
+/// Adds the requests for the parts.
+fn push_parts<'a>(requests: &mut Vec<Transfer<'a>>, buffer: &'a mut CopyBuffer, parts: &[Part]) {
+    let mut memory = &mut buffer[..];
+    let mut at = 0;
+    for Part { shard, offset, place } in parts {
+        let (_, behind) = std::mem::take(&mut memory).split_at_mut(place.start - at);
+        let (into, behind) = behind.split_at_mut(place.len());
+        requests.push(Transfer { shard: *shard, offset: *offset, into });
+        memory = behind;
+        at = place.end;
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::storage::LevelStorage;
 
@@ -32,6 +33,8 @@ pub(crate) enum Fault {
     Errno(i32),
     /// Somebody deleted the slab before the call.
     Removed,
+    /// The call takes this much longer.
+    Delay(Duration),
 }
 
 type Rule = dyn Fn(Call) -> Option<Fault> + Send + Sync;
@@ -74,6 +77,7 @@ impl FaultyLevel {
         match scripted.unwrap_or_else(|| (self.rule)(call)) {
             Some(Fault::Errno(number)) => return Err(io::Error::from_raw_os_error(number)),
             Some(Fault::Removed) => slab.map_or(Ok(()), |slab| self.storage.remove(slab))?,
+            Some(Fault::Delay(delay)) => std::thread::sleep(delay),
             None => {}
         }
         Ok(&*self.storage)

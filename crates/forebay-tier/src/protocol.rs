@@ -43,8 +43,8 @@ pub(crate) enum Request {
     LevelFailed { level: u8 },
     /// Tell what the levels hold.
     Usage,
-    /// Delete what nobody uses.
-    Clear,
+    /// Delete a slab that nobody uses from the level whose directory has this device and inode.
+    Clear { directory: (u64, u64) },
     /// End, unless a client uses a data set.
     Stop,
 }
@@ -61,8 +61,11 @@ pub(crate) enum Answer {
     Sums { at: Option<(u8, u32, u16)>, sums: Vec<PieceSum> },
     /// Descriptor: sealed memory with what the levels hold, as JSON (`Vec<LevelUsage>`).
     Usage { clients: u32, pid: u32 },
-    /// Space that was given back \[bytes\].
-    Cleared { bytes: u64 },
+    /// What a slab has given back, none if there was none to delete \[bytes\]; or it is no level
+    /// of this daemon.
+    Cleared { is_level: bool, bytes: Option<u64> },
+    /// Whether it ends: clients that use a data set prevent that.
+    Stopping { clients: u32 },
     /// It is done.
     Done,
     /// It cannot be done.

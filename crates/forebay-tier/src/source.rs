@@ -94,6 +94,15 @@ impl SourceState {
         }
     }
 
+    /// The same of its times and size alone.
+    #[must_use]
+    pub fn of_times(stat: &rustix::fs::Statx) -> Self {
+        let ns = |time: rustix::fs::StatxTimestamp| {
+            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into())
+        };
+        Self { bytes: stat.stx_size, modified_ns: ns(stat.stx_mtime), changed_ns: ns(stat.stx_ctime) }
+    }
+
     /// Whether the last change was long enough before `now_ns` that a change from then on has other
     /// times: those of files are coarse.
     #[must_use]
@@ -137,6 +146,19 @@ mod tests {
         assert!(others.iter().all(|other| *other != key));
         assert_eq!(key.to_string().parse(), Ok(key));
         assert!("12".parse::<SourceKey>().is_err());
+    }
+
+    /// Copies of earlier versions are found by their keys.
+    #[test]
+    fn the_key_of_the_page_is_what_is_computed() {
+        let state = SourceState {
+            bytes: 100_000,
+            modified_ns: 1_767_225_600_000_000_000,
+            changed_ns: 1_767_225_600_500_000_000,
+        };
+        let key = SourceKey::new(Path::new("/data/a"), &state, 42, b"tfrecord");
+        let page = include_str!("../../../docs/formats/tier.md");
+        assert!(page.contains(&format!("`{key}`")), "docs/formats/tier.md needs this key: {key}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl SourceWatch {
         if watched.looked_at.load(Ordering::Relaxed) != epoch + 1
             && watched.looked_at.swap(epoch + 1, Ordering::Relaxed) != epoch + 1
         {
-            self.look(shard);
+            self.look(shard, true);
         }
     }
 
@@ -85,18 +85,18 @@ impl SourceWatch {
     #[must_use]
     pub fn is_unchanged(&self, shard: ShardId, begun_ns: i64) -> bool {
         if self.watched(shard).is_some() {
-            return self.look(shard);
+            return self.look(shard, false);
         }
-        self.files.stat_now(shard).is_ok_and(|stat| {
-            let state = SourceState::of(&stat);
+        self.files.times_now(shard, false).is_ok_and(|stat| {
+            let state = SourceState::of_times(&stat);
             state.bytes == self.files.bytes(shard) && state.is_settled(begun_ns)
         })
     }
 
-    fn look(&self, shard: ShardId) -> bool {
+    fn look(&self, shard: ShardId, asks_server: bool) -> bool {
         let Some(watched) = self.watched(shard) else { return true };
-        let Ok(stat) = self.files.stat_now(shard) else { return false };
-        if SourceState::of(&stat) == watched.state {
+        let Ok(stat) = self.files.times_now(shard, asks_server) else { return false };
+        if SourceState::of_times(&stat) == watched.state {
             return !watched.is_changed.load(Ordering::Relaxed);
         }
         if !watched.is_changed.swap(true, Ordering::Relaxed) {

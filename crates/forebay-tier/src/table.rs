@@ -22,6 +22,7 @@ use crate::chunk::ChunkId;
 use crate::claims::Claims;
 use crate::entry::{Entry, MAX_LEVELS};
 use crate::error::TierError;
+use crate::words::EntryWord;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBTIERS1");
 const HEADER_BYTES: usize = 4096;
@@ -56,14 +57,24 @@ impl LevelState {
 struct Words(Map);
 
 impl Words {
-    fn at(&self, word: usize) -> &AtomicU64 {
+    fn place(&self, word: usize) -> *mut u64 {
         assert!((word + 1) * WORD_BYTES <= self.0.len(), "word {word} of {} bytes", self.0.len());
         // A mapping starts at a page.
         #[allow(clippy::cast_ptr_alignment)]
         let words = self.0.as_ptr().cast::<u64>();
-        // SAFETY: the word lies inside the mapping, which lives as long as `self` and starts at a
-        // page. All processes access it by atomic operations only.
-        unsafe { AtomicU64::from_ptr(words.add(word)) }
+        // SAFETY: the word lies inside the mapping.
+        unsafe { words.add(word) }
+    }
+
+    fn at(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: the mapping lives as long as `self` and starts at a page. All processes access it
+        // by atomic operations only.
+        unsafe { AtomicU64::from_ptr(self.place(word)) }
+    }
+
+    fn entry(&self, chunk: ChunkId) -> &EntryWord {
+        // SAFETY: as above.
+        unsafe { EntryWord::at(self.place(FIRST_ENTRY_WORD + chunk.0 as usize)) }
     }
 
     fn level(&self, level: u8) -> &AtomicU64 {
@@ -97,13 +108,13 @@ impl TableWriter {
     #[must_use]
     pub fn get(&self, chunk: ChunkId) -> Entry {
         assert!(chunk.0 < self.chunks, "{chunk:?} of {}", self.chunks);
-        Entry::from_word(self.words.at(FIRST_ENTRY_WORD + chunk.0 as usize).load(Ordering::Acquire))
+        self.words.entry(chunk).get()
     }
 
     /// Publishes what is known of a chunk.
     pub fn set(&self, chunk: ChunkId, entry: Entry) {
         assert!(chunk.0 < self.chunks, "{chunk:?} of {}", self.chunks);
-        self.words.at(FIRST_ENTRY_WORD + chunk.0 as usize).store(entry.to_word(), Ordering::Release);
+        self.words.entry(chunk).set(entry);
     }
 
     /// Publishes what a level is used for.
@@ -170,7 +181,7 @@ impl Table {
         if chunk.0 >= self.chunks {
             return Entry::Absent;
         }
-        Entry::from_word(self.words.at(FIRST_ENTRY_WORD + chunk.0 as usize).load(Ordering::Acquire))
+        self.words.entry(chunk).get()
     }
 
     /// What a level is used for.
@@ -196,6 +207,16 @@ mod tests {
         writer.set_level(2, LevelState::Out);
         assert_eq!((table.get(ChunkId(999)), table.get(ChunkId(1000))), (entry, Entry::Absent));
         assert_eq!([table.level(1), table.level(2)], [LevelState::Open, LevelState::Out]);
+    }
+
+    #[test]
+    fn table_and_claims_take_at_most_16_bytes_per_chunk_and_a_page_each() {
+        for chunks in [0, 1, 1000, 100_000] {
+            let writer = TableWriter::new(chunks).unwrap();
+            let bytes = |memory| rustix::fs::fstat(memory).unwrap().st_size as u64;
+            let all = bytes(writer.descriptor()) + bytes(writer.claims().descriptor());
+            assert!(all <= 16 * chunks + 2 * 4096, "{all} bytes for {chunks} chunks");
+        }
     }
 
     #[test]

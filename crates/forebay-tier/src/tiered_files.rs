@@ -321,6 +321,10 @@ impl FileIo for TieredFiles {
         }
     }
 
+    fn answered(&self, level: LevelId, bytes: usize, took: Duration) {
+        self.health.read(level.copy_number().map(|place| place as u8), bytes as u64, took);
+    }
+
     fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
         let begun = Instant::now();
         let mark = span.level.copy_number().map(|place| self.health.begin_read(place as u8));

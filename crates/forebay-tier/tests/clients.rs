@@ -1,7 +1,9 @@
 //! What clients and the daemon say to each other.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_host::SocketPath;
@@ -9,6 +11,81 @@ use forebay_tier::daemon::Server;
 use forebay_tier::{
     ChunkId, Client, Copied, DaemonAddress, Entry, PieceSum, Pieces, SlotId, Source, SourceKey, TierSpec,
 };
+
+/// A daemon in a thread, until it is dropped.
+struct Daemon {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    address: DaemonAddress,
+}
+
+impl Daemon {
+    fn start(directory: &Path) -> Self {
+        let socket = SocketPath::new(directory, &["tiers"]).unwrap();
+        let server = Server::start(&socket, Duration::from_secs(60)).unwrap().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().spawn(move || server.run(&stopped)).unwrap();
+        let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
+        Self { stop, thread: Some(thread), address }
+    }
+
+    fn client(&self, tier: &Path, chunks: u64, keep: bool) -> Arc<Client> {
+        let spec = TierSpec { path: tier.to_owned(), bytes: chunks << 20, keep, force: false };
+        let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks, bytes: chunks << 20 };
+        Client::attach(vec![spec], vec![source], self.address.clone()).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // It looks at `stop` when something happens, too.
+        drop(forebay_tier::Connection::existing(&self.address.socket));
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn slots_of_clients_that_died_are_given_to_the_same_chunks_again() {
+    const CHUNKS: u64 = 16;
+    let directory = tempfile::tempdir().unwrap();
+    let tier = directory.path().join("tier");
+    std::fs::create_dir(&tier).unwrap();
+    // The tier has room for the data and no more; other chunks come first each time.
+    let place = |daemon: &Daemon, first: u64| {
+        let client = daemon.client(&tier, CHUNKS, false);
+        let wanted: Vec<_> = (0..CHUNKS).map(|number| (ChunkId((first + number) % CHUNKS), 0)).collect();
+        let mut slots = client.place(&wanted).unwrap();
+        slots.rotate_right(first as usize);
+        slots
+    };
+    let daemon = Daemon::start(directory.path());
+    let slots = place(&daemon, 0);
+    assert!(slots.iter().all(Option::is_some));
+    assert_eq!(place(&daemon, 5), slots);
+    drop(daemon);
+    let daemon = Daemon::start(directory.path());
+    assert_eq!(place(&daemon, 11), slots);
+}
+
+#[test]
+fn copies_in_memory_stay_if_the_client_that_came_last_keeps_them() {
+    let tier = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for keeps in [vec![false, true], vec![true, false]] {
+        let daemon = Daemon::start(directory.path());
+        for keep in &keeps {
+            let client = daemon.client(tier.path(), 8, *keep);
+            assert!(client.place(&[(ChunkId(0), 0)]).unwrap()[0].is_some());
+        }
+        drop(daemon);
+        let slabs =
+            |entry: std::fs::DirEntry| std::fs::read_dir(entry.path().join("v1/slabs")).unwrap().count();
+        let left: usize = std::fs::read_dir(tier.path()).unwrap().map(|entry| slabs(entry.unwrap())).sum();
+        assert_eq!(left, usize::from(keeps == [false, true]));
+    }
+}
 
 #[test]
 fn clients_that_order_tiers_differently_use_the_same_slots() {
@@ -53,6 +130,66 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
     drop((clients, one));
     stop.store(true, Ordering::Relaxed);
     daemon.join().unwrap();
+}
+
+#[test]
+fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = SocketPath::new(directory.path(), &["tiers"]).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let tier = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        TierSpec { path, bytes: 8 << 20, keep: false, force: false }
+    };
+    let daemon = || {
+        let server = Server::start(&socket, Duration::from_secs(60)).unwrap().unwrap();
+        let stopped = Arc::clone(&stop);
+        std::thread::Builder::new().spawn(move || server.run(&stopped)).unwrap()
+    };
+    let source =
+        |key| Source { key: SourceKey([key; 16]), path: format!("/{key}"), chunks: 2, bytes: 2 << 20 };
+    let client = |tiers: &[&str], sources: &[u8]| {
+        let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
+        let tiers = tiers.iter().map(|name| tier(name)).collect();
+        Client::attach(tiers, sources.iter().map(|key| source(*key)).collect(), address).unwrap()
+    };
+    let copy = |client: &Client, chunk| {
+        let at = client.place(&[(ChunkId(chunk), 0)]).unwrap()[0].unwrap();
+        let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
+        client.publish(&[Copied { chunk: ChunkId(chunk), at, sums }]).unwrap();
+    };
+    let seen = |tiers: &[&str], sources: &[u8]| {
+        let attached = client(tiers, sources).attached();
+        let place = |chunk| match attached.table.get(ChunkId(chunk)) {
+            Entry::Present { at, .. } => attached.place_of(at.level),
+            _ => None,
+        };
+        let places: Vec<_> = (0..attached.table.chunks()).map(place).collect();
+        assert_eq!(attached.copied_chunks as usize, places.iter().flatten().count());
+        places
+    };
+    let running = daemon();
+    let (a, b) = (client(&["a"], &[1, 2]), client(&["b"], &[1, 2]));
+    copy(&a, 0);
+    copy(&b, 0);
+    copy(&b, 3);
+    drop((a, b));
+    // While it runs, and when it has read its log.
+    let check = || {
+        assert_eq!(seen(&["a", "b"], &[1, 2]), [Some(0), None, None, Some(1)]);
+        assert_eq!(seen(&["b", "a"], &[1, 2]), [Some(0), None, None, Some(0)]);
+        // A source may be in a data set twice.
+        assert_eq!(seen(&["a"], &[2, 1, 1]), [None, None, Some(0), None, Some(0), None]);
+    };
+    check();
+    stop.store(true, Ordering::Relaxed);
+    running.join().unwrap();
+    stop.store(false, Ordering::Relaxed);
+    let running = daemon();
+    check();
+    stop.store(true, Ordering::Relaxed);
+    running.join().unwrap();
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import time
@@ -15,6 +17,15 @@ from forebay.cli.commands import as_json
 # Sources of a tier that `ls` lists.
 _LISTED = 20
 
+_PIECE_BYTES = 64 << 10
+
+_STATES = {
+    "open": "takes copies and serves them",
+    "full": "takes no more copies, serves those that it has",
+    "out": "not used: it failed, or its directory was deleted",
+    "stored": "no daemon of this user uses it now",
+}
+
 _tiers = click.argument("tiers", nargs=-1, metavar="[TIER]...", type=click.Path(path_type=Path))
 
 
@@ -24,8 +35,8 @@ _tiers = click.argument("tiers", nargs=-1, metavar="[TIER]...", type=click.Path(
 def command(context: click.Context, as_json: bool) -> None:
     """Show, check or delete what the storage tiers hold; list it without a command.
 
-    TIER is a directory as in `tiers=`. Without one, the commands take those of the running tier
-    daemon, and those of FOREBAY_TIERS and the configuration files.
+    TIER is a directory as in `tiers=`. Without one, the commands take the tiers of the running tier
+    daemon, of FOREBAY_TIERS and of the configuration files.
     """
     if context.invoked_subcommand is None:
         context.invoke(ls, tiers=(), as_json=as_json)
@@ -38,24 +49,28 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
     """List the copies of each tier by source."""
     from forebay.cli.output import bytes_text, print_json, print_pairs, print_table
 
-    levels, daemon = _levels(tiers)
+    daemon = _daemon()
+    levels = _levels(tiers, daemon)
+    running = {"pid": daemon["pid"], "clients": daemon["clients"]} if daemon else None
     if as_json:
-        print_json({"levels": levels, "daemon": daemon})
+        print_json({"levels": levels, "daemon": running})
         return
+    if running is None:
+        click.echo(_NO_DAEMON)
+    else:
+        click.echo(f"tier daemon: process {running['pid']}, used by {running['clients']} process(es)")
     if not levels:
-        click.echo("no tier holds anything of this user")
-    for number, level in enumerate(levels):
-        if number:
-            click.echo()
-        quota = bytes_text(level["quota_bytes"]) if level["quota_bytes"] else "not known without a daemon"
+        click.echo("no tier holds copies of this user")
+    for level in levels:
+        click.echo()
+        quota = f" of {bytes_text(level['quota_bytes'])}" if level["quota_bytes"] else ""
         print_pairs(
             (
                 ("tier", level["name"]),
                 ("directory", level["path"]),
                 ("kind", "memory" if level["is_memory"] else "disk"),
-                ("state", level["state"]),
-                ("taken", f"{bytes_text(level['taken_bytes'])} in {level['slabs']} slabs"),
-                ("quota", quota),
+                ("state", f"{level['state']}: {_STATES[level['state']]}"),
+                ("taken", f"{bytes_text(level['taken_bytes'])}{quota}, in {level['slabs']} slab(s)"),
             )
         )
         if level["sources"]:
@@ -65,7 +80,7 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
                     (
                         source["path"],
                         bytes_text(source["bytes"]),
-                        f"{min(1.0, source['pieces'] * 65536 / max(source['bytes'], 1)):.0%}",
+                        f"{min(1.0, source['pieces'] * _PIECE_BYTES / max(source['bytes'], 1)):.0%}",
                         time.strftime("%Y-%m-%d %H:%M", time.localtime(source["used_unix_s"])),
                         "yes" if source["is_used"] else "no",
                     )
@@ -85,8 +100,9 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
     from forebay.cli.output import bytes_text, print_json, progress
 
     found: dict[str, Any] = {}
+    paths = _paths(tiers, _daemon())
     with progress() as report:
-        for tier in _paths(tiers):
+        for tier in paths:
             answer = _native.verify_tier(tier, progress=report)
             if answer is not None:
                 found[str(tier)] = json.loads(answer)
@@ -98,12 +114,14 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
                 f"{name}: {verified['pieces']} pieces, {bytes_text(verified['bytes'])}, "
                 f"{len(verified['damaged'])} damaged"
             )
+            if lost := verified["lost_log_bytes"]:
+                click.echo(f"{name}: the last {lost} bytes of the log are no whole record and are ignored")
             for piece in verified["damaged"]:
                 click.echo(
-                    f"{piece['slab']}: at byte {piece['offset']}: {piece['problem']} (of {piece['source']})"
+                    f"{piece['slab']}: at byte {piece['offset']}: {piece['problem']} (copy of {piece['source']})"
                 )
         if not found:
-            click.echo("no tier holds anything of this user")
+            click.echo("no tier holds copies of this user")
     if any(verified["damaged"] for verified in found.values()):
         raise SystemExit(1)
 
@@ -112,71 +130,106 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
 @_tiers
 @as_json
 def clear(tiers: tuple[Path, ...], as_json: bool) -> None:
-    """Delete the copies that no loader uses.
-
-    With a running daemon its tiers are cleared, else those that are named.
-    """
+    """Delete the copies that no loader uses."""
     from forebay import _native
-    from forebay.cli.output import bytes_text, print_json
-    from forebay.options import Tier
+    from forebay.cli.output import bytes_text, print_json, progress
 
-    sizes = {str(tier.path): tier for tier in _configured()}
-    asked = [sizes.get(str(path)) or Tier(path=path, size=1 << 60) for path in _paths(tiers)]
-    freed = _native.clear_tiers(json.dumps([tier.facts() for tier in asked]))
+    paths = _paths(tiers, _daemon())
+    with progress() as report:
+        freed = _native.clear_tiers(paths, progress=report)
+    kept = {
+        level["name"]: used
+        for level in _levels(tiers, _daemon())
+        if (used := [source["path"] for source in level["sources"] if source["is_used"]])
+    }
     if as_json:
-        print_json({"freed_bytes": freed})
-    else:
-        click.echo(f"{bytes_text(freed)} given back")
+        print_json({"freed_bytes": freed, "in_use": kept})
+        return
+    click.echo(f"{bytes_text(freed)} given back")
+    for name, sources in kept.items():
+        click.echo(f"{name}: kept the copies of {len(sources)} source(s) that loaders use")
 
 
 @command.command("stop")
 @as_json
 def stop(as_json: bool) -> None:
-    """End the tier daemon, unless a loader uses it."""
+    """End the tier daemon, unless a loader uses it; exit with 1 if one does."""
     from forebay import _native
     from forebay.cli.output import print_json
 
-    was_there = _native.stop_tiers()
+    daemon = _daemon()
+    clients = None if daemon is None else _native.stop_tiers()
     if as_json:
-        print_json({"daemon": was_there})
-    elif not was_there:
-        click.echo("no tier daemon of this user runs on this node")
+        print_json({"daemon": clients is not None, "clients": clients or 0})
+    elif daemon is None or clients is None:
+        click.echo(_NO_DAEMON)
+    elif clients:
+        click.echo(f"process {daemon['pid']} goes on: {clients} process(es) use it", err=True)
+    else:
+        click.echo(f"process {daemon['pid']} ends")
+    if clients:
+        raise SystemExit(1)
 
 
-def _configured() -> tuple[Any, ...]:
-    from forebay.options import resolve
-
-    return tuple(resolve({"tiers": None}, os.environ)["tiers"])
+_NO_DAEMON = "no tier daemon of this user runs on this node"
 
 
 def _daemon() -> dict[str, Any] | None:
+    """Return what the running daemon knows."""
     from forebay import _native
 
     known = _native.tiers_usage()
     return None if known is None else dict(json.loads(known))
 
 
-def _paths(tiers: tuple[Path, ...]) -> list[Path]:
-    """Return the tiers that are named, else those of the daemon and of the configuration."""
+def _paths(tiers: tuple[Path, ...], daemon: dict[str, Any] | None) -> list[Path]:
+    """Return the tiers that are named, else those of the daemon and of the configuration.
+
+    Raises
+    ------
+    StorageError
+        If a tier that is named is no directory.
+    """
+    from forebay._core import StorageError
+    from forebay.options import resolve
+
+    for path in tiers:
+        if not path.is_dir():
+            number = errno.ENOTDIR if path.exists() else errno.ENOENT
+            found = "another file" if path.exists() else "nothing"
+            raise StorageError(
+                f"tier {path}: expected a directory, found {found}", errno=number, filename=path
+            )
     if tiers:
         return [path.absolute() for path in tiers]
-    known = [Path(level["name"]) for level in (_daemon() or {"levels": []})["levels"]]
-    known += [Path(os.path.abspath(tier.path)) for tier in _configured()]  # noqa: PTH100
+    known = [Path(level["name"]) for level in (daemon or {"levels": []})["levels"]]
+    configured = resolve({"tiers": None}, os.environ)["tiers"]
+    known += [Path(os.path.abspath(tier.path)) for tier in configured]  # noqa: PTH100
     return list(dict.fromkeys(known))
 
 
-def _levels(tiers: tuple[Path, ...]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Return what each tier holds, and the daemon's process and clients."""
+def _levels(tiers: tuple[Path, ...], daemon: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return what each tier holds: as the daemon knows it, else as its log has it."""
     from forebay import _native
 
-    known = _daemon()
-    live = {level["name"]: level for level in known["levels"]} if known else {}
-    levels = []
-    for path in _paths(tiers):
-        level = live.get(str(path))
-        if level is None and (stored := _native.stored_tier(path)) is not None:
-            level = json.loads(stored)
-        if level is not None:
-            levels.append(level)
-    daemon = {"pid": known["pid"], "clients": known["clients"]} if known else None
-    return levels, daemon
+    live = {
+        identity: level
+        for level in (daemon or {"levels": []})["levels"]
+        if (identity := _identity(level["path"]))
+    }
+    levels: dict[Any, dict[str, Any]] = {}
+    for path in _paths(tiers, daemon):
+        identity = _identity(path / f"forebay-{os.geteuid()}" / "v1")
+        if identity in live:
+            levels.setdefault(identity, live[identity])
+        elif (stored := _native.stored_tier(path)) is not None:
+            levels.setdefault(identity, json.loads(stored))
+    return list(levels.values())
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Return device and inode of a directory, which may have several names."""
+    with contextlib.suppress(OSError):
+        stat = Path(path).stat()
+        return stat.st_dev, stat.st_ino
+    return None

@@ -18,11 +18,17 @@ use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
 
-/// Memory for copies on their way, of each process \[bytes\].
-const BUFFER_BYTES: u64 = 16 << 20;
+/// Memory for copies on their way, of all processes of a node, and of each where these are many
+/// \[bytes\]. Small samples need the most: readers have some tens of MiB under way, and widened to
+/// whole pieces that is twice as much.
+const NODE_BUFFER_BYTES: u64 = 64 << 20;
+const PROCESS_BUFFER_BYTES: u64 = 16 << 20;
+
+/// Below this, so few copies are made at a time that a lack of memory is rather an error \[bytes\].
+pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Part of the memory of a node that copies may take.
-const BUFFER_SHARE: u64 = 8;
+const BUFFER_SHARE: u64 = 4;
 
 /// How long the end of a loader waits for copies under way.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -44,6 +50,8 @@ pub(crate) struct TierPlan {
     /// Memory for copies on their way, of each process \[bytes\].
     pub(crate) buffer_bytes: u64,
     pub(crate) chunks: u64,
+    /// Nodes that share an epoch.
+    pub(crate) nodes: u64,
 }
 
 /// A tier, as the leader found it.
@@ -66,7 +74,9 @@ pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
     if options.tiers.tiers.is_empty() {
         return 0;
     }
-    (left_bytes / BUFFER_SHARE / options.local_ranks.len().max(1) as u64).min(BUFFER_BYTES)
+    let processes = options.local_ranks.len().max(1) as u64;
+    let most = (NODE_BUFFER_BYTES / processes).max(PROCESS_BUFFER_BYTES);
+    (left_bytes / BUFFER_SHARE / processes).min(most)
 }
 
 /// What a decision about tiers rests on.
@@ -122,7 +132,7 @@ pub(crate) fn decide(
         levels: &tier_levels,
         copies,
     };
-    let copies = Copies::decide(&forecast(true), order.kind(), options.epochs, source_in_memory);
+    let copies = Copies::decide(&forecast(true), options.epochs, source_in_memory);
     let makes_copies = copies == Copies::Pieces;
     let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
     let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
@@ -154,6 +164,7 @@ pub(crate) fn decide(
         forecast: epochs,
         buffer_bytes: if makes_copies { buffer_bytes } else { 0 },
         chunks: map.chunks(),
+        nodes,
     };
     Ok((plan, client))
 }

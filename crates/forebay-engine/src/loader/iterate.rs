@@ -71,9 +71,12 @@ impl Engine {
             Ok(())
         };
         let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
-        let taken = checked
-            .and_then(|()| self.check_given_orders(epoch))
-            .and_then(|()| self.wait_for_batch(&session, consumer.step, begun, caller));
+        let taken = checked.and_then(|()| self.check_given_orders(epoch)).and_then(|()| {
+            slot.waits.store(1, Ordering::Relaxed);
+            let taken = self.wait_for_batch(&session, consumer.step, begun, caller);
+            slot.waits.store(0, Ordering::Relaxed);
+            taken
+        });
         let batch = match taken {
             Ok(batch) => batch,
             // The batch is still in preparation; the next call takes it.

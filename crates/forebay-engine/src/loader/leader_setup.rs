@@ -99,10 +99,7 @@ pub(crate) fn lead(
     }
     let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
     let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
-    let buffer_bytes = tiers::buffer_bytes(options, budget.left_bytes());
-    let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
-    budget.held_bytes += copies_bytes;
-    budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
+    let mut buffer_bytes = tiers::buffer_bytes(options, budget.left_bytes());
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -114,7 +111,19 @@ pub(crate) fn lead(
     };
     let expansion = expansion_ratio(source, &index);
     let budget_bytes = budget.asked_bytes;
-    let decision = config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget)?;
+    let decision = loop {
+        let mut budget = budget;
+        let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
+        budget.held_bytes += copies_bytes;
+        budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
+        match config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget) {
+            // What the order needs comes first; copies take what is left.
+            Err(Error::Options { .. } | Error::Memory { .. }) if buffer_bytes > tiers::LEAST_BUFFER_BYTES => {
+                buffer_bytes /= 2;
+            }
+            decided => break decided?,
+        }
+    };
     let Decision { settings, data, storage, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
     let mut tiers = None;

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
-use forebay_plan::{Copies, Kind};
+use forebay_plan::{Copies, Kind, NoCopies};
 use serde_json::{Value, json};
 
 use crate::base::fallback::{Fallback, record};
@@ -44,10 +44,7 @@ impl Engine {
     /// The columns of each storage level, by name: of this rank, and summed over the ranks of the
     /// node.
     pub fn levels(&self) -> [Vec<(String, LevelValues)>; 2] {
-        let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
-        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
-        let names: Vec<(Level, String)> =
-            known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect();
+        let names = self.level_names();
         let sum = |slots: &[RankSlot]| {
             let columns = |level| {
                 let mut sums = LevelValues::default();
@@ -63,6 +60,20 @@ impl Engine {
         let all = self.context.region.ranks();
         let own = self.context.local_rank();
         [sum(&all[own..=own]), sum(all)]
+    }
+
+    /// Bytes that each storage level delivered to this rank for the last epochs: (epoch, bytes by
+    /// name).
+    pub fn level_bytes_by_epoch(&self) -> Vec<(u64, Vec<(String, u64)>)> {
+        let (levels, names): (Vec<Level>, Vec<String>) = self.level_names().into_iter().unzip();
+        let known = self.context.epoch_reads.levels(&levels).into_iter();
+        known.map(|(epoch, bytes)| (epoch, names.iter().cloned().zip(bytes).collect())).collect()
+    }
+
+    fn level_names(&self) -> Vec<(Level, String)> {
+        let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
+        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
+        known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect()
     }
 
     /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).
@@ -171,15 +182,19 @@ impl Engine {
 
 /// How the node uses its tiers.
 fn tiers(plan: &TierPlan, options: &Options) -> Value {
-    let reason = match &plan.copies {
+    let because = |reason, pays_from: Option<u64>| json!({ "reason": reason, "pays_from": pays_from });
+    let no_copies = match &plan.copies {
         Copies::Pieces => None,
-        Copies::Off(reason) => Some(reason.to_string()),
+        Copies::Off(NoCopies::SourceInMemory) => Some(because("source_in_memory", None)),
+        Copies::Off(NoCopies::OneEpoch) => Some(because("one_epoch", None)),
+        Copies::Off(NoCopies::CostMore { pays_from, .. }) => Some(because("cost_more", *pays_from)),
     };
     json!({
         "levels": plan.levels,
         "chunks": plan.chunks,
-        "copies": reason.is_none(),
-        "no_copies_because": reason,
+        "nodes": plan.nodes,
+        "copies": no_copies.is_none(),
+        "no_copies": no_copies,
         "copy_threads": options.tiers.copy_threads,
         "copy_bytes": options.tiers.copy_bytes,
         "buffer_bytes": plan.buffer_bytes,

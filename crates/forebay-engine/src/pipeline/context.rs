@@ -147,10 +147,11 @@ impl Context {
         Some(factory.locator(task, Arc::clone(&self.index)))
     }
 
-    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`. Does not retry
-    /// if a reader has `failed` to read their block.
+    /// Reads bytes of an extent from `skip` on, which a step needs, first into `head`, then into
+    /// `into`. Does not retry if a reader has `failed` to read their block.
     pub(crate) fn read_in_place(
         &self,
+        step: u64,
         extent: Extent,
         skip: u64,
         failed: bool,
@@ -160,14 +161,14 @@ impl Context {
         let place = (extent.shard, extent.offset + skip);
         let length = (head.len() + into.len()) as u64;
         let tiers = self.tiers.as_ref().filter(|tiers| !failed && tiers.lacks(place.0, place.1, length));
-        let Some(tiers) = tiers else { return self.read_file(place, failed, head, into) };
+        let Some(tiers) = tiers else { return self.read_file(step, place, failed, head, into) };
         let epoch = self.reached_epoch();
         let fill = |into: &mut [u8]| {
             let transfer = Transfer { shard: place.0, offset: place.1, into };
             let how = Fill { epoch, direct: false, has_time: &|| false };
             tiers.fill(&mut [transfer], how, &mut |transfers| {
                 transfers.iter_mut().try_for_each(|transfer| {
-                    self.read_file((transfer.shard, transfer.offset), false, &mut [], transfer.into)
+                    self.read_file(step, (transfer.shard, transfer.offset), false, &mut [], transfer.into)
                 })
             })
         };
@@ -185,6 +186,7 @@ impl Context {
     /// Reads bytes of a file, or their copies, and counts the requests.
     fn read_file(
         &self,
+        step: u64,
         place: (ShardId, u64),
         failed: bool,
         head: &mut [u8],
@@ -194,7 +196,7 @@ impl Context {
         if counters.retries > 0 {
             count(self.slot(), Counter::Retries, counters.retries);
         }
-        self.count_levels(&counters);
+        self.count_levels(self.epoch_of(step), &counters);
         Ok(())
     }
 
@@ -205,19 +207,30 @@ impl Context {
         set(self.slot(), Counter::UncopiedBytes, tiers.skipped_bytes());
     }
 
+    /// Adds to the columns of a level, for bytes that an epoch needs.
+    pub(crate) fn count_level(&self, epoch: u64, level: Level, counts: LevelCounts) {
+        count_level(self.slot(), level, counts);
+        self.epoch_reads.add_level(epoch, level, counts.bytes);
+    }
+
+    /// The epoch of a step.
+    pub(crate) fn epoch_of(&self, step: u64) -> u64 {
+        step / self.order.steps_per_epoch().max(1)
+    }
+
     /// Counts requests to the source and to the tiers.
-    fn count_levels(&self, counters: &ReadCounters) {
+    fn count_levels(&self, epoch: u64, counters: &ReadCounters) {
         let of = |bytes, operations: u64, skipped| LevelCounts {
             hits: operations.min(1),
             bytes,
             operations,
             skipped,
         };
-        count_level(self.slot(), Level::Source, of(counters.read_bytes, counters.reads, 0));
+        self.count_level(epoch, Level::Source, of(counters.read_bytes, counters.reads, 0));
         if self.tiers.is_some() {
             for (place, copies) in counters.copies.iter().enumerate() {
                 let counts = of(copies.read_bytes, copies.reads, copies.failures);
-                count_level(self.slot(), Level::Tier(place), counts);
+                self.count_level(epoch, Level::Tier(place), counts);
             }
         }
     }
@@ -225,7 +238,7 @@ impl Context {
     /// The epoch in which this rank is.
     fn reached_epoch(&self) -> u64 {
         let position = Position::from_word(self.slot().position.load(Ordering::Acquire));
-        position.step() / self.order.steps_per_epoch().max(1)
+        self.epoch_of(position.step())
     }
 
     /// Asks the kernel to fetch a range, or its copies, into the page cache. May do nothing.

@@ -156,7 +156,7 @@ impl<'a> Step<'a> {
                     let into = in_place.memory_of(&run);
                     let read = self.ask_storage(extent, || {
                         announce();
-                        Ok(context.read_in_place(extent, 0, false, &mut [], into).is_ok())
+                        Ok(context.read_in_place(self.claim.step, extent, 0, false, &mut [], into).is_ok())
                     });
                     let Some(is_read) = read.map_err(|error| (0, error))? else { return Ok(false) };
                     if !is_read {

@@ -26,7 +26,7 @@ use crate::pipeline::replacement::{Replacements, is_of_sample};
 use crate::pipeline::sample::{Pick, Scratch, Step};
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::block_state::{first_safe_step, publish_position};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_since};
 use crate::shm::stall::GatherWait;
 
 /// Runs a gather thread of a session until the session is stopped.
@@ -123,7 +123,7 @@ fn fill(
     let idle = step.idle.get();
     count(context.slot(), Counter::RequestedBytes, scratch.requested_bytes());
     count(context.slot(), Counter::MmapBytes, step.mapped.get().bytes);
-    count_level(context.slot(), Level::PageCache, step.mapped.get());
+    context.count_level(context.epoch_of(claim.step), Level::PageCache, step.mapped.get());
     count(context.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(context.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))

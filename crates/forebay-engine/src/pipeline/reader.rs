@@ -28,7 +28,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
 use crate::pipeline::unit_decoder::{Fetched, decode_block};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_since, monotonic_ns};
 use crate::shm::position::{BlockSeq, Position, SessionId};
 use crate::shm::region::RankSlot;
 use crate::shm::stall::Doing;
@@ -134,13 +134,13 @@ fn read_blocks(session: &Session, number: usize) {
         // Count first: the counters then include all reads for a delivered batch.
         let now = reader.counters();
         let read_bytes = now.read_bytes - counted.read_bytes;
-        let epoch = planned.segment.first_step / context.order.steps_per_epoch();
+        let epoch = context.epoch_of(planned.segment.first_step);
         context.epoch_reads.add(epoch, read_bytes);
         count(context.slot(), Counter::ReadBytes, read_bytes);
         count(context.slot(), Counter::Reads, now.reads - counted.reads);
         count(context.slot(), Counter::Retries, now.retries - counted.retries);
-        count_source(context, now.reads - counted.reads, read_bytes, filled);
-        count_copies(context, &now, &counted);
+        count_source(context, epoch, now.reads - counted.reads, read_bytes, filled);
+        count_copies(context, epoch, &now, &counted);
         count(context.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(
@@ -154,16 +154,16 @@ fn read_blocks(session: &Session, number: usize) {
 }
 
 /// Counts the results of a block's requests.
-fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) {
+fn count_source(context: &Context, epoch: u64, operations: u64, bytes: u64, filled: Filled) {
     let failed = filled == Filled::Failed;
     count(context.slot(), Counter::FailedBlocks, u64::from(failed));
     let hits = if failed { 0 } else { operations };
     let counts = LevelCounts { hits, bytes, operations, skipped: u64::from(failed) };
-    count_level(context.slot(), Level::Source, counts);
+    context.count_level(epoch, Level::Source, counts);
 }
 
 /// Counts what the tiers answered since `before`.
-fn count_copies(context: &Context, now: &ReadCounters, before: &ReadCounters) {
+fn count_copies(context: &Context, epoch: u64, now: &ReadCounters, before: &ReadCounters) {
     if context.tiers.is_none() {
         return;
     }
@@ -172,7 +172,7 @@ fn count_copies(context: &Context, now: &ReadCounters, before: &ReadCounters) {
         let bytes = now.read_bytes - before.read_bytes;
         let counts =
             LevelCounts { hits: operations, bytes, operations, skipped: now.failures - before.failures };
-        count_level(context.slot(), Level::Tier(place), counts);
+        context.count_level(epoch, Level::Tier(place), counts);
     }
     context.count_copied();
 }
@@ -257,14 +257,14 @@ fn fill(
     {
         let counts =
             LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
-        count_level(context.slot(), Level::Tier(place), counts);
+        context.count_level(context.epoch_of(first_step), Level::Tier(place), counts);
         return Filled::Mapped;
     }
     if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
         count(context.slot(), Counter::MmapBytes, block.length);
         let counts =
             LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
-        count_level(context.slot(), Level::PageCache, counts);
+        context.count_level(context.epoch_of(first_step), Level::PageCache, counts);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence. Each rank is past the last step
@@ -310,7 +310,7 @@ fn fetch(
             count(context.slot(), Counter::MmapBytes, bytes);
             let (hits, skipped) = if copied { (transfers.len() as u64, 0) } else { (0, 1) };
             let counts = LevelCounts { hits, bytes, operations: 0, skipped };
-            count_level(context.slot(), Level::PageCache, counts);
+            context.count_level(context.epoch_of(first_step), Level::PageCache, counts);
             count_since(context.slot(), Counter::ReadNs, begun);
             if copied { Filled::Staged } else { Filled::Left }
         }
@@ -339,8 +339,11 @@ fn fill_transfers(
     let context = &session.context;
     let Some(tiers) = &context.tiers else { return reader.fill(transfers) };
     let steps = context.order.steps_per_epoch();
-    // All ranks are before the segment: what they gather now is in earlier ones.
-    let is_before = |slot: &RankSlot| is_behind_step(slot, session.number, first_step);
+    // All ranks are before the segment: what they gather now is in earlier ones. While a program
+    // waits, each read counts, since the next wait may be for it.
+    let is_before = |slot: &RankSlot| {
+        slot.waits.load(Ordering::Relaxed) == 0 && is_behind_step(slot, session.number, first_step)
+    };
     let has_time = || !session.is_stopped() && context.active().all(|(_, slot)| is_before(slot));
     let how = Fill { epoch: first_step / steps, direct: context.settings.direct, has_time: &has_time };
     tiers.fill(transfers, how, &mut |transfers| reader.fill(transfers))

@@ -25,7 +25,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::GatherWait;
 
@@ -579,7 +579,8 @@ impl<'a> Step<'a> {
             && let Some((place, bytes)) = tiers.in_memory(extent.shard, extent.offset, extent.length)
         {
             let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
-            count_level(self.shared().slot(), Level::Tier(place), counts);
+            let epoch = self.shared().epoch_of(self.claim.step);
+            self.shared().count_level(epoch, Level::Tier(place), counts);
             return Some(bytes);
         }
         let mappings = self.shared().mappings.as_ref()?;
@@ -612,7 +613,9 @@ impl<'a> Step<'a> {
         let context = self.shared();
         let mut header = [0_u8; MAX_HEAD];
         let header = &mut header[..head];
-        if self.ask_storage(extent, || context.read_in_place(extent, 0, failed, header, into))?.is_none() {
+        let step = self.claim.step;
+        let read = || context.read_in_place(step, extent, 0, failed, header, into);
+        if self.ask_storage(extent, read)?.is_none() {
             return Ok(false);
         }
         count(context.slot(), Counter::UnstagedBytes, into.len() as u64);
@@ -623,7 +626,7 @@ impl<'a> Step<'a> {
         let mut tail = [0_u8; MAX_HEAD];
         let behind = (head + into.len()) as u64;
         let tail = &mut tail[..(extent.length - behind) as usize];
-        let read = || context.read_in_place(extent, behind, failed, &mut [], tail);
+        let read = || context.read_in_place(step, extent, behind, failed, &mut [], tail);
         if self.ask_storage(extent, read)?.is_none() {
             return Ok(false);
         }

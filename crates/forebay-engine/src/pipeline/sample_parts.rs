@@ -112,7 +112,7 @@ impl<'a> Step<'a> {
         let start = into.len();
         into.resize(start + extent.length as usize, 0);
         let into = &mut into[start..];
-        let read = || context.read_in_place(extent, 0, failed, &mut [], into);
+        let read = || context.read_in_place(self.claim.step, extent, 0, failed, &mut [], into);
         if self.ask_storage(extent, read)?.is_none() {
             return Ok(false);
         }

@@ -98,6 +98,20 @@ pub enum Level {
     Tier(usize),
 }
 
+/// Levels that a loader has at most.
+const MOST_LEVELS: usize = LEVEL_NAMES.len() + MAX_LEVELS;
+
+impl Level {
+    /// Its place among all levels: first those that every loader has, then the tiers.
+    fn number(self) -> usize {
+        match self {
+            Self::PageCache => 0,
+            Self::Source => 1,
+            Self::Tier(place) => LEVEL_NAMES.len() + place,
+        }
+    }
+}
+
 /// The levels that every loader has, and the names they have in `stats()`.
 pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
 
@@ -106,7 +120,7 @@ pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (
 pub const LEVEL_COLUMNS: [&str; 4] = ["hits", "bytes", "operations", "skipped"];
 
 /// First word of the columns.
-const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - (LEVEL_NAMES.len() + MAX_LEVELS) * LEVEL_COLUMNS.len();
+const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - MOST_LEVELS * LEVEL_COLUMNS.len();
 
 const _: () = assert!(COUNTER_NAMES.len() <= FIRST_LEVEL_WORD);
 
@@ -135,12 +149,7 @@ pub(crate) fn read_level(slot: &RankSlot, level: Level) -> [u64; LEVEL_COLUMNS.l
 }
 
 fn level_word(level: Level) -> usize {
-    let number = match level {
-        Level::PageCache => 0,
-        Level::Source => 1,
-        Level::Tier(place) => LEVEL_NAMES.len() + place,
-    };
-    FIRST_LEVEL_WORD + number * LEVEL_COLUMNS.len()
+    FIRST_LEVEL_WORD + level.number() * LEVEL_COLUMNS.len()
 }
 
 /// Adds to a counter of a rank.
@@ -200,31 +209,63 @@ pub(crate) fn record_delivery(slots: &[RankSlot], local_rank: usize) {
     }
 }
 
-/// Bytes that one process's readers read, by epoch: read-ahead counts for the epoch that needs it.
+/// Bytes that one process got, by epoch: read-ahead counts for the epoch that needs it.
 #[derive(Debug, Default)]
 pub(crate) struct EpochReads {
-    cells: [(AtomicU64, AtomicU64); EPOCHS],
+    cells: [EpochCell; EPOCHS],
 }
 
 const EPOCHS: usize = 4;
 
+#[derive(Debug, Default)]
+struct EpochCell {
+    epoch: AtomicU64,
+    /// Bytes that the readers read from the source.
+    read: AtomicU64,
+    /// Bytes that each level delivered, to readers and gather threads.
+    levels: [AtomicU64; MOST_LEVELS],
+}
+
 impl EpochReads {
+    /// Adds bytes that a reader read.
     pub(crate) fn add(&self, epoch: u64, bytes: u64) {
-        let (tag, cell) = &self.cells[(epoch % EPOCHS as u64) as usize];
-        if tag.swap(epoch, Ordering::Relaxed) != epoch {
-            cell.store(0, Ordering::Relaxed);
-        }
-        cell.fetch_add(bytes, Ordering::Relaxed);
+        self.cell(epoch).read.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// (epoch, bytes) of the last epochs with reads.
+    /// Adds bytes that a level delivered.
+    pub(crate) fn add_level(&self, epoch: u64, level: Level, bytes: u64) {
+        if bytes > 0 {
+            self.cell(epoch).levels[level.number()].fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn cell(&self, epoch: u64) -> &EpochCell {
+        let cell = &self.cells[(epoch % EPOCHS as u64) as usize];
+        if cell.epoch.swap(epoch, Ordering::Relaxed) != epoch {
+            cell.read.store(0, Ordering::Relaxed);
+            cell.levels.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
+        }
+        cell
+    }
+
+    /// (epoch, bytes that the readers read) of the last epochs with reads.
     pub(crate) fn all(&self) -> Vec<(u64, u64)> {
-        let mut all: Vec<_> = self
-            .cells
-            .iter()
-            .map(|(tag, bytes)| (tag.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed)))
-            .filter(|(_, bytes)| *bytes > 0)
-            .collect();
+        let read = |cell: &EpochCell| cell.read.load(Ordering::Relaxed);
+        self.sorted(|cell| Some(read(cell)).filter(|bytes| *bytes > 0))
+    }
+
+    /// (epoch, bytes of each of these levels) of the last epochs that a level delivered bytes for.
+    pub(crate) fn levels(&self, levels: &[Level]) -> Vec<(u64, Vec<u64>)> {
+        let bytes = |cell: &EpochCell| -> Vec<u64> {
+            levels.iter().map(|level| cell.levels[level.number()].load(Ordering::Relaxed)).collect()
+        };
+        self.sorted(|cell| Some(bytes(cell)).filter(|bytes| bytes.iter().any(|bytes| *bytes > 0)))
+    }
+
+    fn sorted<T: Ord>(&self, value: impl Fn(&EpochCell) -> Option<T>) -> Vec<(u64, T)> {
+        let epoch = |cell: &EpochCell| cell.epoch.load(Ordering::Relaxed);
+        let mut all: Vec<_> =
+            self.cells.iter().filter_map(|cell| Some((epoch(cell), value(cell)?))).collect();
         all.sort_unstable();
         all
     }
@@ -240,7 +281,12 @@ mod tests {
         for epoch in 0..6 {
             reads.add(epoch, 10 + epoch);
             reads.add(epoch, 1);
+            if epoch != 4 {
+                reads.add_level(epoch, Level::Tier(MAX_LEVELS - 1), 7 * epoch);
+            }
         }
         assert_eq!(reads.all(), [(2, 13), (3, 14), (4, 15), (5, 16)]);
+        let levels = [Level::Source, Level::Tier(MAX_LEVELS - 1)];
+        assert_eq!(reads.levels(&levels), [(2, vec![0, 14]), (3, vec![0, 21]), (5, vec![0, 35])]);
     }
 }

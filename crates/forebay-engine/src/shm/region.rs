@@ -95,6 +95,8 @@ pub struct RankSlot {
     pub alive: AtomicU64,
     /// [`crate::shm::stall::Doing`] word: the first wait of the rank.
     pub doing: AtomicU64,
+    /// Whether the program of the rank waits for a batch now.
+    pub waits: AtomicU32,
     /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it
     /// starts.
     pub want: AtomicU64,

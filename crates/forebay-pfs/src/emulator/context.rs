@@ -81,8 +81,21 @@ impl Context {
             events.push(Event { time, node, file, offset, length, latency_ns: due.saturating_sub(time) });
             bad = faults.first_bad(file, offset, length);
         }
+        let due = match direction {
+            Direction::Read => due,
+            Direction::Write => model.written(time, node, length, due),
+        };
         drop(state);
         Booking { due: self.real_due(time, due), bad }
+    }
+
+    /// When all writes of a node have reached the servers.
+    pub(crate) fn synchronized(&self, node: NodeId) -> RealTime {
+        let state = locked(&self.state);
+        let time = self.clock.model_now();
+        let due = state.model.synchronized(node).max(time);
+        drop(state);
+        self.real_due(time, due)
     }
 
     /// Books a metadata operation that arrives now; returns when its reply is due.

@@ -8,8 +8,8 @@
 //!   data are read while the reply waits. A request of the page cache that touches an unreadable
 //!   range fails whole, and the kernel then requests each page that a program needs. One of
 //!   `O_DIRECT` ends before the range.
-//! - **Writes** reach the backing directory at once and are booked like reads. There is no
-//!   write-back cache.
+//! - **Writes** reach the backing directory at once and are booked like reads. With
+//!   `write_back_bytes` the program does not wait for the servers, but fsync does.
 //! - **Names and attributes** cost one metadata operation each, and stay valid as long as Lustre
 //!   keeps an unused lock.
 //! - **Open files** keep their cached pages, unless the backing file has changed since the last
@@ -346,7 +346,7 @@ impl Filesystem for MountFileSystem {
             Ok(handle) => handle,
             Err(error) => return reply.error(errno(&error)),
         };
-        let work = move || {
+        let sync = move || {
             let sync = if data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
             let synced = sync(&handle.descriptor);
             match synced {
@@ -354,7 +354,15 @@ impl Filesystem for MountFileSystem {
                 Err(error) => reply.error(errno(&error.into())),
             }
         };
-        let _ = self.context.deferred.send(Deferred::Run(Box::new(work)));
+        let due = self.context.synchronized(self.mount.node);
+        let deferred = self.context.deferred.clone();
+        let work = move || {
+            let _ = deferred.send(Deferred::Run(Box::new(sync)));
+        };
+        if due <= self.context.clock.real_now() {
+            return work();
+        }
+        self.context.scheduler.schedule(due, self.mount.node, Reply::Plain(Box::new(work)));
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

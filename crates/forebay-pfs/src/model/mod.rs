@@ -18,6 +18,7 @@
 //! call with an earlier time counts as made now.
 mod layout;
 mod timeline;
+mod write_back;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::layout::{Layout, StripeExtent};
 use self::timeline::Timeline;
+use self::write_back::WriteBack;
 use crate::error::Error;
 use crate::ids::{FileId, ModelTime, NodeId, ServerId};
 use crate::spec::{FREE_BYTES_PER_SECOND, Spec};
@@ -83,11 +85,12 @@ struct Server {
     factor: f64,
 }
 
-/// The link of a node, which is full duplex.
+/// The link of a node, which is full duplex, and what its page cache has to write.
 #[derive(Clone, Debug, Default)]
 struct Node {
     reads: Timeline,
     writes: Timeline,
+    write_back: WriteBack,
 }
 
 impl Model {
@@ -190,6 +193,20 @@ impl Model {
             });
         }
         due
+    }
+
+    /// When a program goes on after a write of `bytes` at `now` whose last piece arrives at
+    /// `arrival`: at once, while the node's page cache holds no more than `write_back_bytes`.
+    pub fn written(&mut self, now: ModelTime, node: NodeId, bytes: u64, arrival: ModelTime) -> ModelTime {
+        match self.spec.write_back_bytes {
+            0 => arrival,
+            limit => self.nodes[node.0 as usize].write_back.add(now, bytes, arrival, limit),
+        }
+    }
+
+    /// When all bytes that a node has written have reached the servers.
+    pub fn synchronized(&self, node: NodeId) -> ModelTime {
+        self.nodes[node.0 as usize].write_back.last_arrival()
     }
 
     /// Books a metadata operation at `now` and returns when it completes.

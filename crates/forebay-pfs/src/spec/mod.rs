@@ -75,6 +75,10 @@ pub struct Spec {
     /// Page cache of one node \[B\]; absent: unlimited.
     #[serde(default)]
     pub cache_bytes: Option<u64>,
+    /// Written bytes that the page cache of one node keeps before a write waits for the servers
+    /// \[B\]; 0: every write waits.
+    #[serde(default)]
+    pub write_back_bytes: u64,
     /// Latency and seeks are longer by a random fraction of up to this.
     #[serde(default)]
     pub jitter: f64,
@@ -157,6 +161,7 @@ impl Spec {
             metadata_us: 0.0,
             metadata_operations_per_second: None,
             cache_bytes: None,
+            write_back_bytes: 0,
             jitter: 0.0,
             sources: BTreeMap::new(),
         }
@@ -265,6 +270,7 @@ impl Spec {
         if let Some(bytes) = self.cache_bytes {
             integer("cache_bytes", bytes, PAGE_BYTES, 1 << 60)?;
         }
+        integer("write_back_bytes", self.write_back_bytes, 0, 1 << 40)?;
         real("jitter", self.jitter, 0.0, 100.0)?;
         for field in self.sources.keys() {
             self.expect(&format!("sources.{field}"), is_field(field), "an unknown field", || {

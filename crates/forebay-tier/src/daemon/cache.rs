@@ -15,6 +15,7 @@ use crate::log::PieceSum;
 use crate::offer::Copied;
 use crate::protocol::{DataSetId, LevelUsage, SourceUsage};
 use crate::source::{Source, SourceKey};
+use crate::storage::LevelStorage;
 use crate::table::{LevelState, TableWriter};
 
 /// See the module header.
@@ -24,7 +25,9 @@ pub struct Cache {
     sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
     next_data_set: u32,
-    /// Slots that clients write to, before they are published: of each chunk, by level.
+    /// Slots that chunks were given and nothing is published in: of each chunk, by level. Clients
+    /// may write to them at any time, also those of a daemon that died, and write nothing but the
+    /// chunk.
     pending: HashMap<(SourceKey, u64, u8), SlotId>,
 }
 
@@ -137,10 +140,22 @@ impl Cache {
             let known = self.source(&about);
             known.about.used_unix_s = known.about.used_unix_s.max(about.used_unix_s);
         }
-        for Found { key, chunk, slab, slot, sums, is_recent } in copies {
+        let mut chunks: HashMap<SourceKey, usize> = HashMap::new();
+        for found in &copies {
+            *chunks.entry(found.key).or_default() += 1;
+        }
+        for (key, chunks) in chunks {
+            if let Some(source) = self.sources.get_mut(&key) {
+                source.copies.reserve(chunks);
+            }
+        }
+        for Found { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
             let Some(source) = self.sources.get_mut(&key) else { continue };
-            let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
             let at = SlotId { level: number, slab, slot };
+            if pieces.is_empty() {
+                self.pending.insert((key, chunk, number), at);
+                continue;
+            }
             let unverified = (!is_recent).then_some(sums);
             source.copies.entry((chunk, number)).or_insert(CopyState { at, pieces, unverified });
         }
@@ -178,9 +193,17 @@ impl Cache {
         &self.levels[usize::from(level)].parts.name
     }
 
-    /// Sets what a level may take, as the client says that came last \[bytes\].
-    pub(super) fn set_quota(&mut self, level: u8, bytes: u64) {
-        self.levels[usize::from(level)].parts.quota_bytes = bytes;
+    /// Sets what a level may take \[bytes\], and whether copies in memory stay, as the client says
+    /// that came last.
+    pub(super) fn set_limits(&mut self, level: u8, bytes: u64, keep: bool) {
+        let parts = &mut self.levels[usize::from(level)].parts;
+        (parts.quota_bytes, parts.keep) = (bytes, keep);
+    }
+
+    /// A level's slabs, and the number of one for a probe; `None` where no slab can be made.
+    pub(super) fn spare_slab(&mut self, level: u8) -> Option<(Arc<dyn LevelStorage>, u32)> {
+        let level = &mut self.levels[usize::from(level)];
+        Some((Arc::clone(&level.parts.storage), level.spare_slab()?))
     }
 
     /// A level's parts.
@@ -212,11 +235,9 @@ impl Cache {
             self.new_data_set(sources, levels)?
         };
         let data_set = &self.data_sets[&id];
-        let has_copy = |key: &SourceKey, chunk: u64| self.sources[key].copy(chunk, levels).is_some();
-        let chunks =
-            |source: &Source| (0..source.chunks).filter(|chunk| has_copy(&source.key, *chunk)).count();
-        let copied = data_set.sources.iter().map(|source| chunks(source) as u64).sum();
-        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks: copied })
+        let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != Entry::Absent;
+        let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
+        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks })
     }
 
     fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {
@@ -246,11 +267,14 @@ impl Cache {
         self.next_data_set += 1;
         let data_set =
             DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
-        for key in &*data_set.keys {
-            let source = &self.sources[key];
-            for (chunk, _) in source.copies.keys() {
-                let Some(copy) = source.copy(*chunk, levels) else { continue };
-                data_set.numbers_of(*key, *chunk).for_each(|number| data_set.table.set(number, copy.entry()));
+        for (source, first) in data_set.sources.iter().zip(&data_set.first_chunks) {
+            let copies = &self.sources[&source.key].copies;
+            // The nearest level last: it counts.
+            for level in levels.iter().rev() {
+                let here = copies.iter().filter(|((chunk, on), _)| on == level && *chunk < source.chunks);
+                for ((chunk, _), copy) in here {
+                    data_set.table.set(ChunkId(first + chunk), copy.entry());
+                }
             }
         }
         for (number, level) in self.levels.iter().enumerate() {
@@ -299,15 +323,6 @@ impl Cache {
                 level.log_use(key, source.about.used_unix_s);
             }
         }
-        let (data_sets, levels) = (&self.data_sets, &mut self.levels);
-        self.pending.retain(|(key, _, level), at| {
-            let mut others = data_sets.values();
-            let is_used = others.any(|other| other.keys.contains(key) && other.levels.contains(level));
-            if !is_used {
-                levels[usize::from(at.level)].give_up(at.slab, at.slot);
-            }
-            is_used
-        });
     }
 
     /// Whether any client uses a data set.
@@ -356,7 +371,8 @@ impl Cache {
         };
         let mut gone = Vec::new();
         let store = &mut self.levels[usize::from(level)];
-        let (before, placed) = (store.state, store.place(keys, key, chunk, &last_used, &mut gone));
+        let about = &sources[&key].about;
+        let (before, placed) = (store.state, store.place(keys, about, chunk, &last_used, &mut gone));
         let is_changed = store.state != before;
         self.forget(level, &gone);
         if is_changed {
@@ -368,6 +384,7 @@ impl Cache {
     /// Forgets copies whose slabs were deleted.
     fn forget(&mut self, level: u8, gone: &[(SourceKey, u64)]) {
         for (key, chunk) in gone {
+            self.pending.remove(&(*key, *chunk, level));
             if let Some(source) = self.sources.get_mut(key) {
                 source.copies.remove(&(*chunk, level));
                 if source.copies.is_empty() && source.users == 0 {
@@ -436,6 +453,7 @@ impl Cache {
         if good_sums.is_empty() {
             source.copies.remove(&(chunk, number));
             level.drop_copy(at.slab, at.slot);
+            self.pending.insert((key, chunk, number), at);
         } else {
             level.log_copy(&source.about, (at.slab, at.slot), chunk, &good_sums);
         }
@@ -525,23 +543,20 @@ impl Cache {
         self.levels.iter().enumerate().map(of_level).collect()
     }
 
-    /// Deletes all slabs that nobody uses; returns the space that was given back \[bytes\].
-    pub fn clear(&mut self) -> u64 {
-        let before: u64 = self.levels.iter().map(Level::taken_bytes).sum();
-        let (mut gone, mut gone_of) = (Vec::new(), Vec::new());
+    /// Deletes one slab of a level that nobody uses; returns the space that was given back, `None`
+    /// where there is no such slab \[bytes\].
+    pub fn clear_one(&mut self, number: u8) -> Option<u64> {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
             known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
         };
-        for (number, level) in self.levels.iter_mut().enumerate() {
-            while level.reclaim(&last_used, &mut gone) {}
-            gone_of.push((number as u8, std::mem::take(&mut gone)));
-        }
-        for (number, gone) in &gone_of {
-            self.forget(*number, gone);
-        }
-        before - self.levels.iter().map(Level::taken_bytes).sum::<u64>()
+        let level = &mut self.levels[usize::from(number)];
+        let (before, mut gone) = (level.taken_bytes(), Vec::new());
+        let is_deleted = level.reclaim(&last_used, &mut gone);
+        let freed = before - level.taken_bytes();
+        self.forget(number, &gone);
+        is_deleted.then_some(freed)
     }
 
     /// Ends: what is in memory goes, unless it is to be kept.

@@ -1,6 +1,7 @@
 //! What a tier holds on its storage, read without a daemon and without changing anything.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,11 @@ use crate::storage::LevelStorage;
 pub struct StoredTier {
     tier: PathBuf,
     path: PathBuf,
+    identity: (u64, u64),
     storage: SlabFiles,
     sources: Vec<FoundSource>,
     copies: Vec<Found>,
+    lost_log_bytes: u64,
 }
 
 /// A piece whose bytes are not those that were copied.
@@ -48,6 +51,9 @@ pub struct Verified {
     pub bytes: u64,
     /// Those that are wrong.
     pub damaged: Vec<DamagedPiece>,
+    /// Bytes after the last sound record of the log. They are ignored, and so are copies that only
+    /// they tell of.
+    pub lost_log_bytes: u64,
 }
 
 impl StoredTier {
@@ -70,8 +76,16 @@ impl StoredTier {
             return Ok(None);
         };
         let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
-        let (sources, copies) = read_log(directory.as_fd(), &path)?;
-        Ok(Some(Self { tier: tier.to_owned(), path, storage, sources, copies }))
+        let stat = rustix::fs::fstat(&directory).map_err(TierError::io(&path, "inspect"))?;
+        let (sources, copies, lost_log_bytes) = read_log(directory.as_fd(), &path, 0)?;
+        let identity = (stat.st_dev, stat.st_ino);
+        Ok(Some(Self { tier: tier.to_owned(), path, identity, storage, sources, copies, lost_log_bytes }))
+    }
+
+    /// Device and inode of its directory.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
     }
 
     /// What it holds. The quota is not known without a daemon.
@@ -86,7 +100,7 @@ impl StoredTier {
             taken_bytes += self.storage.taken_bytes(*slab).map_err(failed("inspect a slab"))?;
         }
         let mut held: BTreeMap<SourceKey, (u64, u64)> = BTreeMap::new();
-        for found in &self.copies {
+        for found in self.copies.iter().filter(|found| !found.pieces.is_empty()) {
             let (chunks, pieces) = held.entry(found.key).or_default();
             *chunks += 1;
             *pieces += found.sums.len() as u64;
@@ -117,7 +131,7 @@ impl StoredTier {
     /// says whether to go on.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
         let all: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
-        let mut verified = Verified::default();
+        let mut verified = Verified { lost_log_bytes: self.lost_log_bytes, ..Verified::default() };
         for found in &self.copies {
             if !progress(verified.pieces, all) {
                 break;
@@ -126,11 +140,14 @@ impl StoredTier {
             for sum in &found.sums {
                 let offset = u64::from(found.slot) * CHUNK_BYTES + u64::from(sum.start);
                 let mut bytes = vec![0; sum.bytes as usize];
-                let problem = if let Err(error) = self.storage.read(found.slab, offset, &mut bytes) {
-                    Some(error.to_string())
-                } else {
-                    let crc = crc32c::crc32c(&bytes);
-                    (crc != sum.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", sum.crc))
+                let problem = match self.storage.read(found.slab, offset, &mut bytes) {
+                    // The daemon has deleted the slab by now, or will not find it.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    Err(error) => Some(error.to_string()),
+                    Ok(()) => {
+                        let crc = crc32c::crc32c(&bytes);
+                        (crc != sum.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", sum.crc))
+                    }
                 };
                 verified.pieces += 1;
                 verified.bytes += u64::from(sum.bytes);

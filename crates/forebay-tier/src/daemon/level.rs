@@ -1,6 +1,6 @@
 //! One level as the daemon keeps it: its quota, its slabs, its slots, and its log.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,13 @@ const SLABS_OF_QUOTA: u64 = 8;
 /// Slots that are reserved on the device at once.
 const RESERVED_SLOTS: u16 = 64;
 
-/// A log is written anew when it has so many records more than copies.
+/// What was lost of a log may have named a slab in each so many bytes, but hardly more than so many
+/// slabs, whose numbers are not used again.
+const SLAB_RECORD_BYTES: u64 = 15;
+const MAX_LOST_SLABS: u64 = 1024;
+
+/// A log is written anew when it has so many records more than two for each copy: that of its slot,
+/// and its own.
 const DEAD_RECORDS: u64 = 4096;
 
 /// What a level is made of.
@@ -44,12 +50,15 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-/// Copies that a log tells of.
+/// A slot that a log tells of, and the copy in it.
 pub(super) struct Found {
     pub(super) key: SourceKey,
     pub(super) chunk: u64,
     pub(super) slab: u32,
     pub(super) slot: u16,
+    /// Its pieces; none: nothing was published there.
+    pub(super) pieces: Pieces,
+    /// Their checksums, where they are needed (`Replay::keeps_sums`).
     pub(super) sums: Vec<PieceSum>,
     /// Whether they were written since the machine was started.
     pub(super) is_recent: bool,
@@ -76,24 +85,58 @@ pub(super) struct Level {
 
 #[derive(Default)]
 struct Slab {
-    slots: u16,
-    free: BTreeSet<u16>,
+    slots: Vec<Slot>,
+    free: u16,
     /// Slots that are reserved on the device, from the first on.
     reserved: u16,
-    /// What its slots hold.
-    held: HashMap<u16, (SourceKey, u64)>,
     /// The file was shorter than its slots when it was opened.
     is_truncated: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    /// It was given to this chunk of a source, which alone is ever written there.
+    Holds(SourceKey, u64),
+}
+
 impl Slab {
     fn new(slots: u16) -> Self {
-        Self { slots, free: (0..slots).collect(), ..Self::default() }
+        Self { slots: vec![Slot::Free; usize::from(slots)], free: slots, ..Self::default() }
+    }
+
+    fn slots(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    fn get(&self, slot: u16) -> Option<Slot> {
+        self.slots.get(usize::from(slot)).copied()
+    }
+
+    /// Changes a slot, if the slab has it.
+    fn set(&mut self, slot: u16, now: Slot) {
+        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
+            self.free -= u16::from(*slot == Slot::Free);
+            self.free += u16::from(now == Slot::Free);
+            *slot = now;
+        }
+    }
+
+    /// Chunks that its slots hold.
+    fn held(&self) -> impl Iterator<Item = (SourceKey, u64)> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Holds(key, chunk) => Some((*key, *chunk)),
+            Slot::Free => None,
+        })
+    }
+
+    fn first_free(&self) -> Option<u16> {
+        self.slots.iter().position(|slot| *slot == Slot::Free).map(|slot| slot as u16)
     }
 
     /// Slots up to the last one that was given away.
     fn used_slots(&self) -> u16 {
-        (0..self.slots).rev().find(|slot| !self.free.contains(slot)).map_or(0, |slot| slot + 1)
+        self.slots.iter().rposition(|slot| *slot != Slot::Free).map_or(0, |slot| slot as u16 + 1)
     }
 
     fn taken_slots(&self) -> u64 {
@@ -113,11 +156,14 @@ impl Level {
         let mut each = |record| replay.take(record);
         let mut state = LevelState::Open;
         let mut log = None;
+        let mut lost_bytes = 0;
         if parts.is_read_only {
             Log::read(parts.directory.as_fd(), &parts.path, &mut each)?;
             state = LevelState::Full;
         } else {
-            log = Some(Log::open(parts.directory.as_fd(), &parts.path, &mut each)?.0);
+            let (opened, replayed) = Log::open(parts.directory.as_fd(), &parts.path, &mut each)?;
+            log = Some(opened);
+            lost_bytes = replayed.lost_bytes;
         }
         let failed = |action| TierError::io(&parts.path, action);
         let files: HashSet<u32> = parts.storage.slabs().map_err(failed("list slabs"))?.into_iter().collect();
@@ -127,10 +173,16 @@ impl Level {
             let length = parts.storage.length(*number).map_err(failed("inspect a slab"))?;
             let taken = parts.storage.taken_bytes(*number).map_err(failed("inspect a slab"))?;
             let reserved = taken.div_ceil(CHUNK_BYTES).min(length / CHUNK_BYTES);
-            slab.reserved = reserved.min(u64::from(slab.slots)) as u16;
+            slab.reserved = reserved.min(u64::from(slab.slots())) as u16;
             slab.is_truncated = u64::from(slab.used_slots()) * CHUNK_BYTES > length;
         }
-        slabs.retain(|_, slab| !slab.is_truncated);
+        // A damaged log may give the number of a source to another one.
+        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
+        slabs.retain(|_, slab| !slab.is_truncated && slab.held().all(|(key, _)| known.contains(&key)));
+        if lost_bytes > 0 {
+            // A record that was lost may have given a free slot to a chunk, and a client may use it.
+            slabs.retain(|_, slab| slab.free == 0);
+        }
         if !parts.is_read_only {
             // Slabs that the log does not know hold nothing; truncated ones would be zeros.
             for number in files.iter().filter(|number| !slabs.contains_key(number)) {
@@ -139,26 +191,18 @@ impl Level {
         }
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
+        let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
-        // A damaged log may give the number of a source to another one.
-        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
-        let mut found: Vec<Found> = held
-            .into_iter()
-            .filter(|((slab, _), held)| level.slabs.contains_key(slab) && known.contains(&held.key))
-            .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
-                key,
-                chunk,
-                slab,
-                slot,
-                sums: sums.into_values().collect(),
-                is_recent,
-            })
-            .collect();
-        found.sort_unstable_by_key(|found| (found.slab, found.slot));
+        let mut found: Vec<Found> =
+            found_in(held).filter(|found| level.slabs.contains_key(&found.slab)).collect();
         if level.log.is_some() {
-            if records > found.len() as u64 + DEAD_RECORDS {
+            if records > 2 * found.len() as u64 + DEAD_RECORDS {
+                let copies: HashSet<(u32, u16)> =
+                    found.iter().map(|found| (found.slab, found.slot)).collect();
+                let (_, mut with_sums, _) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
+                with_sums.retain(|found| copies.contains(&(found.slab, found.slot)));
                 level
-                    .rewrite(boot, &found_sources, &found)
+                    .rewrite(boot, &found_sources, &with_sums)
                     .map_err(TierError::io(&level.parts.path, "write the log anew"))?;
             } else {
                 level.append(&[Record::Boot { id: boot }]);
@@ -184,19 +228,13 @@ impl Level {
         self.slabs.len()
     }
 
-    /// Notes that a slot of the log holds a chunk.
-    fn holds(slab: &mut Slab, slot: u16, key: SourceKey, chunk: u64) {
-        slab.free.remove(&slot);
-        slab.held.insert(slot, (key, chunk));
-    }
-
     /// A slot for a chunk of a data set with these sources. Where there is no room, slabs go whose
     /// sources nobody uses: `last_used` tells when [s since 1970], or `None` for a source in use.
     /// What they held is added to `gone`.
     pub(super) fn place(
         &mut self,
         group: &HashSet<SourceKey>,
-        key: SourceKey,
+        source: &FoundSource,
         chunk: u64,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,
         gone: &mut Vec<(SourceKey, u64)>,
@@ -206,9 +244,9 @@ impl Level {
         }
         let number = self.slab_of(group).or_else(|| self.new_slab(last_used, gone))?;
         let slab = self.slabs.get_mut(&number).expect("the slab was just found");
-        let slot = slab.free.first().copied()?;
+        let slot = slab.first_free()?;
         if slot >= slab.reserved {
-            let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots);
+            let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots());
             let storage = &self.parts.storage;
             let allocated = storage.length(number).and_then(|length| {
                 // What was truncated would come back as zeros.
@@ -223,24 +261,16 @@ impl Level {
             }
             slab.reserved = wanted;
         }
-        Self::holds(slab, slot, key, chunk);
-        // Before the client can write: another daemon must not give the slot away again.
-        self.append(&[Record::SlotTaken { slab: number, slot }]).then_some((number, slot))
-    }
-
-    /// Gives a slot up that was never published. It is not used again: its client may still write.
-    pub(super) fn give_up(&mut self, slab: u32, slot: u16) {
-        if let Some(slab) = self.slabs.get_mut(&slab) {
-            slab.held.remove(&slot);
-        }
+        slab.set(slot, Slot::Holds(source.key, chunk));
+        // Before the client can write: another daemon must not give the slot to another chunk.
+        let taken = |source| Record::SlotTaken { slab: number, slot, source, chunk };
+        self.append_of(source, taken).then_some((number, slot))
     }
 
     /// A slab of this data set that has a free slot.
     fn slab_of(&self, group: &HashSet<SourceKey>) -> Option<u32> {
         let is_own = |slab: &Slab| {
-            !slab.free.is_empty()
-                && !slab.held.is_empty()
-                && slab.held.values().all(|(key, _)| group.contains(key))
+            slab.free > 0 && slab.held().next().is_some() && slab.held().all(|(key, _)| group.contains(&key))
         };
         self.slabs.iter().find(|(_, slab)| is_own(slab)).map(|(number, _)| *number)
     }
@@ -252,7 +282,7 @@ impl Level {
     ) -> Option<u32> {
         let quota = self.parts.quota_bytes / CHUNK_BYTES;
         let wanted = (quota / SLABS_OF_QUOTA).clamp(1, u64::from(MAX_SLOTS));
-        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots)).sum::<u64>();
+        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
         while planned(self) + wanted > quota {
             if !self.reclaim(last_used, gone) {
                 break;
@@ -276,6 +306,16 @@ impl Level {
         Some(number)
     }
 
+    /// The number of a slab for a probe, which the log does not get to know; `None` where no slab
+    /// can be made.
+    pub(super) fn spare_slab(&mut self) -> Option<u32> {
+        if self.state != LevelState::Open || self.next_slab >= MAX_SLABS {
+            return None;
+        }
+        self.next_slab += 1;
+        Some(self.next_slab - 1)
+    }
+
     /// Deletes the slab that was used least recently, if there is one that nobody uses.
     pub(super) fn reclaim(
         &mut self,
@@ -283,7 +323,7 @@ impl Level {
         gone: &mut Vec<(SourceKey, u64)>,
     ) -> bool {
         let used = |slab: &Slab| {
-            slab.held.values().map(|(key, _)| last_used(key)).try_fold(0, |last, used| Some(last.max(used?)))
+            slab.held().map(|(key, _)| last_used(&key)).try_fold(0, |last, used| Some(last.max(used?)))
         };
         let oldest = self.slabs.iter().filter_map(|(number, slab)| Some((used(slab)?, *number))).min();
         let Some((_, number)) = oldest else { return false };
@@ -298,7 +338,7 @@ impl Level {
             return false;
         }
         let slab = self.slabs.remove(&number).expect("it was just found");
-        gone.extend(slab.held.into_values());
+        gone.extend(slab.held());
         true
     }
 
@@ -310,7 +350,14 @@ impl Level {
         chunk: u64,
         sums: &[PieceSum],
     ) -> bool {
-        let mut records = Vec::with_capacity(2);
+        let copy = |source| Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.to_vec() });
+        self.append_of(source, copy)
+    }
+
+    /// Appends a record with the number of a source, which is named before where the log does not
+    /// know it.
+    fn append_of(&mut self, source: &FoundSource, record: impl FnOnce(u32) -> Record) -> bool {
+        let mut records = Vec::with_capacity(3);
         let known = self.numbers.get(&source.key).copied();
         let number = known.unwrap_or(self.numbers.len() as u32);
         if known.is_none() {
@@ -318,7 +365,7 @@ impl Level {
             records.push(Record::Source { number, key, bytes, path });
             records.push(Record::Used { number, unix_s: used_unix_s });
         }
-        records.push(Record::Copy(CopyRecord { slab, slot, source: number, chunk, sums: sums.to_vec() }));
+        records.push(record(number));
         let logged = self.append(&records);
         if logged {
             self.numbers.insert(source.key, number);
@@ -333,19 +380,15 @@ impl Level {
         }
     }
 
-    /// Forgets what a slot holds, as it is damaged.
+    /// Forgets a copy, as it is damaged. A client of another daemon may still read it, so that the
+    /// slot stays that of its chunk.
     pub(super) fn drop_copy(&mut self, slab: u32, slot: u16) {
-        if self.append(&[Record::SlotGone { slab, slot }])
-            && let Some(slab) = self.slabs.get_mut(&slab)
-        {
-            slab.held.remove(&slot);
-            slab.free.insert(slot);
-        }
+        self.append(&[Record::SlotGone { slab, slot }]);
     }
 
     /// Whether the slot holds this chunk.
     pub(super) fn is_at(&self, (slab, slot): (u32, u16), key: &SourceKey, chunk: u64) -> bool {
-        self.slabs.get(&slab).and_then(|slab| slab.held.get(&slot)) == Some(&(*key, chunk))
+        self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some(Slot::Holds(*key, chunk))
     }
 
     fn append(&mut self, records: &[Record]) -> bool {
@@ -385,23 +428,21 @@ impl Level {
             [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
         });
         let last_slab = self.last_slab();
-        let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
-        let taken = self.slabs.iter().flat_map(|(slab, known)| {
-            let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
-            (0..known.slots).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
-        });
+        let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots() });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
                 let Found { key, chunk, slab, slot, sums, .. } = found;
-                let (slab, slot, chunk) = (*slab, *slot, *chunk);
-                Record::Copy(CopyRecord { slab, slot, source: numbers[key], chunk, sums: sums.clone() })
+                let (slab, slot, source, chunk) = (*slab, *slot, numbers[key], *chunk);
+                if sums.is_empty() {
+                    return Record::SlotTaken { slab, slot, source, chunk };
+                }
+                Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.clone() })
             })
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
             .chain(last_slab)
             .chain(slabs)
-            .chain(taken)
             .chain(copies(false))
             .chain([Record::Boot { id: boot }])
             .chain(copies(true));
@@ -435,24 +476,27 @@ impl Level {
     }
 }
 
-/// Sources and copies that a log tells of, read without changing anything.
+/// Sources and copies that a log tells of, with all checksums, read without changing anything.
 pub(super) fn read_log(
     directory: BorrowedFd<'_>,
     path: &Path,
-) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
-    let mut replay = Replay::default();
-    Log::read(directory, path, &mut |record| replay.take(record))?;
-    let copies = replay.held.into_iter().map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
-        key,
-        chunk,
-        slab,
-        slot,
-        sums: sums.into_values().collect(),
-        is_recent,
-    });
-    let mut copies: Vec<Found> = copies.collect();
-    copies.sort_unstable_by_key(|found| (found.slab, found.slot));
-    Ok((replay.sources.into_values().collect(), copies))
+    boot: u128,
+) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
+    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
+    let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
+    let copies = found_in(replay.held).collect();
+    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
+}
+
+/// Copies by slab and slot, in order.
+fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
+    let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
+        (0..).zip(slots).filter_map(move |(slot, held)| {
+            let Held { key, chunk, pieces, sums, is_recent } = held?;
+            Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
+        })
+    };
+    held.into_iter().flat_map(of_slab)
 }
 
 /// What the records of a log come to.
@@ -460,19 +504,40 @@ pub(super) fn read_log(
 struct Replay {
     boot: u128,
     is_this_boot: bool,
+    /// Also for copies that are used without a comparison: they take more time and memory than all
+    /// else.
+    keeps_sums: bool,
     records: u64,
     sources: BTreeMap<u32, FoundSource>,
     numbers: HashMap<SourceKey, u32>,
     slabs: BTreeMap<u32, Slab>,
     next_slab: u32,
-    held: HashMap<(u32, u16), Held>,
+    /// Copies by slab and slot.
+    held: BTreeMap<u32, Vec<Option<Held>>>,
 }
 
 struct Held {
     key: SourceKey,
     chunk: u64,
-    sums: BTreeMap<u8, PieceSum>,
+    pieces: Pieces,
+    /// In the order of pieces.
+    sums: Vec<PieceSum>,
     is_recent: bool,
+}
+
+impl Held {
+    fn add_sums(&mut self, sums: Vec<PieceSum>) {
+        if self.sums.is_empty() {
+            self.sums = sums;
+            return;
+        }
+        for sum in sums {
+            match self.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
+                Ok(at) => self.sums[at] = sum,
+                Err(at) => self.sums.insert(at, sum),
+            }
+        }
+    }
 }
 
 impl Replay {
@@ -491,52 +556,52 @@ impl Replay {
             }
             Record::Slab { slab, slots } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.entry(slab).or_insert_with(|| Slab::new(slots));
+                self.slabs.entry(slab).or_insert_with(|| {
+                    self.held.insert(slab, (0..slots).map(|_| None).collect());
+                    Slab::new(slots)
+                });
             }
-            Record::SlotTaken { slab, slot } => {
-                if let Some(slab) = self.slabs.get_mut(&slab) {
-                    slab.free.remove(&slot);
-                }
+            Record::SlotTaken { slab, slot, source, chunk } => {
+                self.give(slab, slot, source, chunk);
             }
             Record::SlotGone { slab, slot } => {
-                self.held.remove(&(slab, slot));
-                if let Some(slab) = self.slabs.get_mut(&slab).filter(|slab| slot < slab.slots) {
-                    slab.held.remove(&slot);
-                    slab.free.insert(slot);
+                let held = self.held.get_mut(&slab).and_then(|slots| slots.get_mut(usize::from(slot)));
+                if let Some(Some(held)) = held {
+                    (held.pieces, held.is_recent) = (Pieces::NONE, true);
+                    held.sums.clear();
                 }
             }
             Record::SlabGone { slab } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                if let Some(gone) = self.slabs.remove(&slab) {
-                    for slot in gone.held.into_keys() {
-                        self.held.remove(&(slab, slot));
-                    }
-                }
+                self.slabs.remove(&slab);
+                self.held.remove(&slab);
             }
             Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
-                let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
-                let Some(place) = self.slabs.get_mut(&slab).filter(|place| slot < place.slots) else {
-                    return;
-                };
-                let is_recent = self.is_this_boot;
-                let held = self.held.entry((slab, slot)).or_insert_with(|| Held {
-                    key: *key,
-                    chunk,
-                    sums: BTreeMap::new(),
-                    is_recent,
-                });
-                if (held.key, held.chunk) != (*key, chunk) {
-                    return;
-                }
-                Level::holds(place, slot, *key, chunk);
+                let (keeps_all, is_recent) = (self.keeps_sums, self.is_this_boot);
+                let keeps_sums = keeps_all || !is_recent;
+                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
+                let Some(held) = self.give(slab, slot, source, chunk) else { return };
                 // Pieces of another boot make all of the chunk's doubtful, until all are logged
                 // again.
-                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let is_all = held.sums.keys().all(|piece| pieces.contains(Pieces(1 << piece)));
+                let is_all = held.pieces.minus(pieces).is_empty();
                 held.is_recent = is_recent && (held.is_recent || is_all);
-                held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
+                held.pieces = held.pieces.union(pieces);
+                if keeps_sums || !held.is_recent {
+                    held.add_sums(sums);
+                }
             }
         }
+    }
+
+    /// Gives a slot to a chunk, unless another has it; returns the copy in it.
+    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<&mut Held> {
+        let key = self.sources.get(&source)?.key;
+        let held = self.held.get_mut(&slab)?.get_mut(usize::from(slot))?;
+        if held.as_ref().is_some_and(|held| (held.key, held.chunk) != (key, chunk)) {
+            return None;
+        }
+        self.slabs.get_mut(&slab)?.set(slot, Slot::Holds(key, chunk));
+        Some(held.get_or_insert(Held { key, chunk, pieces: Pieces::NONE, sums: Vec::new(), is_recent: true }))
     }
 }
 
@@ -578,7 +643,48 @@ mod tests {
 
     /// The slab of a new chunk.
     fn place(level: &mut Level, chunk: u64) -> u32 {
-        level.place(&HashSet::from([KEY]), KEY, chunk, &|_| None, &mut Vec::new()).unwrap().0
+        try_place(level, chunk).unwrap().0
+    }
+
+    fn try_place(level: &mut Level, chunk: u64) -> Option<(u32, u16)> {
+        level.place(&HashSet::from([KEY]), &source(), chunk, &|_| None, &mut Vec::new())
+    }
+
+    fn source() -> FoundSource {
+        FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 }
+    }
+
+    #[test]
+    fn a_slot_stays_that_of_its_chunk_published_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let given: Vec<_> = (0..15).map(|chunk| try_place(&mut open, chunk).unwrap()).collect();
+        let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
+        for (chunk, at) in (0..).zip(&given[..2]) {
+            assert!(open.log_copy(&source(), *at, chunk, &sums));
+        }
+        // A client of another daemon may read it, so that no other chunk may be written there.
+        open.drop_copy(given[0].0, given[0].1);
+        let check = |open: &mut Level, found: &[Found]| {
+            let found_at: Vec<_> = found.iter().map(|found| (found.slab, found.slot)).collect();
+            assert_eq!(found_at, given);
+            assert!(found.iter().zip(0..).all(|(found, chunk)| (found.key, found.chunk) == (KEY, chunk)));
+            let published = found.iter().filter(|found| !found.pieces.is_empty());
+            assert!(published.map(|found| found.chunk).eq([1]));
+            let free = try_place(open, 100);
+            assert!(!free.is_some_and(|at| given.contains(&at)));
+        };
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
+        // Also in a log that was written anew.
+        let sources = BTreeMap::from([(0, source())]);
+        let (_, mut with_sums, _) = read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap();
+        with_sums.retain(|found| found.chunk < 100);
+        open.rewrite(1, &sources, &with_sums).unwrap();
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
     }
 
     #[test]
@@ -597,6 +703,27 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_whose_record_was_lost_is_not_given_to_another_chunk() {
+        for chunks in [3, 4] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut open = level(directory.path());
+            let given: Vec<_> = (0..chunks).map(|chunk| try_place(&mut open, chunk).unwrap()).collect();
+            drop(open);
+            let path = directory.path().join("log");
+            let mut log = std::fs::read(&path).unwrap();
+            *log.last_mut().unwrap() ^= 1;
+            std::fs::write(&path, &log).unwrap();
+            let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+            // The first slab is full.
+            assert!(found.iter().map(|found| found.slab).eq([0, 0]));
+            for chunk in 10..14 {
+                let at = try_place(&mut open, chunk).unwrap();
+                assert!(given.iter().all(|(slab, _)| *slab < at.0));
+            }
+        }
+    }
+
+    #[test]
     fn a_slab_that_is_logged_twice_keeps_its_slots() {
         let directory = tempfile::tempdir().unwrap();
         let mut open = level(directory.path());
@@ -604,7 +731,7 @@ mod tests {
         open.append(&[Record::Slab { slab, slots: 2 }]);
         drop(open);
         let open = level(directory.path());
-        assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
+        assert_eq!((open.slabs[&slab].first_free(), open.slabs[&slab].free), (Some(1), 1));
     }
 
     #[test]
@@ -624,8 +751,40 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_a_chunk_that_are_logged_one_by_one_make_one_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 7);
+        let sum = |piece: u8, crc| PieceSum { piece, start: u32::from(piece) << 16, bytes: 9, crc };
+        for sums in [vec![sum(3, 1)], vec![sum(0, 2), sum(4, 3)], vec![sum(3, 4)]] {
+            assert!(open.log_copy(&source(), (slab, 0), 7, &sums));
+        }
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        let [found] = found.as_slice() else { panic!("expected one copy") };
+        assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
+        assert_eq!(found.pieces, Pieces(0b1_1001));
+        let sums_in_log = |open: &Level| {
+            read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().1.remove(0).sums
+        };
+        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        // So many records that the log is rewritten.
+        open.append(&vec![Record::Used { number: 0, unix_s: 9 }; DEAD_RECORDS as usize + 3]);
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        assert!(open.log.as_ref().unwrap().bytes() < DEAD_RECORDS);
+        assert_eq!((found[0].pieces, found[0].is_recent), (Pieces(0b1_1001), true));
+        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        assert!(open.is_at((slab, 0), &KEY, 7));
+        open.drop_copy(slab, 0);
+        drop(open);
+        let (_, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        assert_eq!((found[0].chunk, found[0].pieces), (7, Pieces::NONE));
+    }
+
+    #[test]
     fn no_fault_of_a_call_gives_a_slot_twice_or_brings_back_a_deleted_copy() {
-        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 };
+        let source = source();
         let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
         let run = |fails_at: u64, fault: Option<Fault>| {
             let directory = tempfile::tempdir().unwrap();
@@ -637,7 +796,7 @@ mod tests {
             // Twice the quota: the first slabs are deleted.
             for chunk in 0..32 {
                 let mut gone = Vec::new();
-                let at = open.place(&HashSet::from([KEY]), KEY, chunk, &|_| Some(0), &mut gone);
+                let at = open.place(&HashSet::from([KEY]), &source, chunk, &|_| Some(0), &mut gone);
                 held.retain(|_, chunk| !gone.contains(&(KEY, *chunk)));
                 let Some(at) = at else { continue };
                 assert!(!held.contains_key(&at));
@@ -672,7 +831,7 @@ mod tests {
                 let rule = move |made| (made == call).then_some(Fault::Errno(errno));
                 let storage = FaultyLevel::new(slabs(directory.path())).with_rule(rule);
                 let mut open = try_level(directory.path(), Arc::new(storage)).unwrap().0;
-                let placed = open.place(&HashSet::from([KEY]), KEY, 0, &|_| None, &mut Vec::new());
+                let placed = try_place(&mut open, 0);
                 assert_eq!((placed, open.state), (None, state));
             }
         }

@@ -13,4 +13,5 @@ mod server;
 pub use cache::Cache;
 pub use inspect::{DamagedPiece, StoredTier, Verified};
 pub use level::LevelParts;
-pub use server::{Server, clear_stored, socket_path};
+pub use server::{Server, socket_path};
+pub(crate) use server::{boot_id, locked};

@@ -1,7 +1,7 @@
 //! The daemon's loop: clients that come, ask and go.
 //!
-//! One thread; each request is answered before the next. It ends when no client was there for the
-//! idle time.
+//! One thread; each request is answered before the next, so probes of levels have a deadline. It
+//! ends when no client was there for the idle time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::cache::Cache;
-use crate::daemon::inspect::StoredTier;
 use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
 use crate::directory_checks::size_warning;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::offer::Copied;
+use crate::probe::{ROUND_BYTES, probe, slower_first};
 use crate::protocol::{
     Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, from_memory, to_memory,
 };
@@ -40,7 +40,9 @@ const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// # Errors
 /// The runtime directory cannot be used.
 pub fn socket_path() -> Result<SocketPath, TierError> {
-    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers"])?)
+    // Nodes may share the runtime directory.
+    let boot = format!("{:032x}", boot_id());
+    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers", &boot])?)
 }
 
 /// A running daemon.
@@ -59,6 +61,9 @@ pub struct Server {
 struct OpenLevel {
     number: u8,
     slabs: OwnedFd,
+    is_probed: bool,
+    /// How long it takes to write and read a little, where that is known.
+    round: Option<Duration>,
     _lock: OwnedFd,
 }
 
@@ -216,16 +221,23 @@ impl Server {
             }
             Request::Usage => {
                 fds.push(to_memory(&self.cache.usage())?);
-                let is_user = |client: &&Client| !client.data_sets.is_empty();
-                let clients = self.clients.values().filter(is_user).count() as u32;
-                Answer::Usage { clients, pid: std::process::id() }
+                Answer::Usage { clients: self.users(), pid: std::process::id() }
             }
-            Request::Clear => Answer::Cleared { bytes: self.cache.clear() },
+            Request::Clear { directory } => {
+                let level = self.levels.get(&directory).map(|level| level.number);
+                let bytes = level.and_then(|level| self.cache.clear_one(level));
+                Answer::Cleared { is_level: level.is_some(), bytes }
+            }
             Request::Stop => {
                 self.is_stopped = !self.cache.is_used();
-                Answer::Done
+                Answer::Stopping { clients: self.users() }
             }
         })
+    }
+
+    /// Clients that use a data set.
+    fn users(&self) -> u32 {
+        self.clients.values().filter(|client| !client.data_sets.is_empty()).count() as u32
     }
 
     fn attach(
@@ -267,6 +279,7 @@ impl Server {
             // What cannot be inspected fails, with a warning, when it is used.
             warnings.extend(size_warning(spec, &**storage).ok().flatten());
         }
+        warnings.extend(self.slower_first(&numbers));
         let attached = self.cache.attach(sources, &numbers)?;
         let client = self.clients.get_mut(&number).expect("it has just asked");
         client.data_sets.push(attached.data_set);
@@ -297,13 +310,52 @@ impl Server {
         }))
     }
 
+    /// Warnings of levels that are clearly slower than a later one. Each level is probed once, when
+    /// it is first used beside others.
+    fn slower_first(&mut self, numbers: &[u8]) -> Vec<String> {
+        if numbers.len() < 2 {
+            return Vec::new();
+        }
+        let Self { cache, levels, .. } = self;
+        let mut probed: Vec<&mut OpenLevel> =
+            levels.values_mut().filter(|level| numbers.contains(&level.number) && !level.is_probed).collect();
+        let slabs = probed.iter().map(|level| cache.spare_slab(level.number));
+        let (places, spare): (Vec<usize>, Vec<_>) =
+            slabs.enumerate().filter_map(|(place, slab)| Some((place, slab?))).unzip();
+        for (place, took) in places.into_iter().zip(probe(spare)) {
+            probed[place].round = took;
+        }
+        for level in probed {
+            level.is_probed = true;
+        }
+        let known = numbers.iter().filter_map(|number| {
+            let ((device, _), level) = levels.iter().find(|(_, level)| level.number == *number)?;
+            Some((*device, level.round))
+        });
+        let known: Vec<_> = known.collect();
+        let ms = |place: usize| known[place].1.unwrap_or_default().as_secs_f64() * 1e3;
+        let name = |place: usize| cache.level_name(numbers[place]);
+        let warning = |(first, later)| {
+            format!(
+                "tier {} is slower than tier {}, which comes after it (expected the faster one first, found {:.1} and \
+                 {:.1} ms to write and read {} KiB)",
+                name(first),
+                name(later),
+                ms(first),
+                ms(later),
+                ROUND_BYTES >> 10
+            )
+        };
+        slower_first(&known).into_iter().map(warning).collect()
+    }
+
     /// The number of a level, which is opened where it is not open, in the place of none of those
     /// that are `wanted`.
     fn level(&mut self, spec: &TierSpec, opened: TierDirectory, wanted: &[u8]) -> Result<u8, TierError> {
         if let Some(known) = self.levels.get(&opened.identity) {
             let number = known.number;
             if !is_removed(&known.slabs) {
-                self.cache.set_quota(number, spec.bytes);
+                self.cache.set_limits(number, spec.bytes, spec.keep);
                 return Ok(number);
             }
             // Another directory has its inode number now.
@@ -316,13 +368,13 @@ impl Server {
         let number = self.cache.add_level(parts, wanted)?;
         // The number may be that of a level that nobody used.
         self.levels.retain(|_, open| open.number != number);
-        self.levels.insert(identity, OpenLevel { number, slabs, _lock: lock });
+        self.levels.insert(identity, OpenLevel { number, slabs, is_probed: false, round: None, _lock: lock });
         Ok(number)
     }
 }
 
 /// A level that no other daemon may use while the lock is held.
-fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd), TierError> {
+pub(crate) fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd), TierError> {
     let lock = opened.lock(spec)?;
     let storage =
         SlabFiles::new(opened.slabs).map_err(TierError::io(&opened.path, "inspect the file system"))?;
@@ -338,25 +390,6 @@ fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd
     Ok((parts, lock))
 }
 
-/// Deletes what tiers hold, where no daemon runs; returns the space that was given back \[bytes\].
-///
-/// # Errors
-/// A tier that cannot be used, or that another daemon uses.
-pub fn clear_stored(tiers: &[TierSpec]) -> Result<u64, TierError> {
-    let mut freed = 0;
-    for spec in tiers {
-        // What is not there must not be made.
-        if StoredTier::open(&spec.path)?.is_none() {
-            continue;
-        }
-        let (parts, _lock) = locked(spec, TierDirectory::open(spec)?)?;
-        let mut cache = Cache::new(boot_id());
-        cache.add_level(parts, &[])?;
-        freed += cache.clear();
-    }
-    Ok(freed)
-}
-
 /// Whether an open directory was deleted.
 fn is_removed(directory: &OwnedFd) -> bool {
     rustix::fs::fstat(directory).map_or(true, |stat| stat.st_nlink == 0)
@@ -364,7 +397,7 @@ fn is_removed(directory: &OwnedFd) -> bool {
 
 /// The boot id of the machine; 0 where it is not known: then no copy of an earlier daemon is used
 /// without a look.
-fn boot_id() -> u128 {
+pub(crate) fn boot_id() -> u128 {
     let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
     u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
 }

@@ -15,6 +15,9 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Longest record \[bytes\]: a source has its path.
 pub(super) const MAX_RECORD_BYTES: usize = 29 + MAX_PATH_BYTES;
 
+/// A piece in the record of a copy \[bytes\].
+const SUM_BYTES: usize = 13;
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -43,15 +46,19 @@ pub enum Record {
     },
     /// Pieces of a chunk in a slot.
     Copy(CopyRecord),
-    /// A client was given a slot, and may write to it: it is not given to another, even if nothing
-    /// is ever published there.
+    /// A slot was given to a chunk: a client may write that chunk there at any time from now on. No
+    /// other chunk ever gets the slot.
     SlotTaken {
         /// Number of the slab.
         slab: u32,
         /// Number of the slot.
         slot: u16,
+        /// Number of the source in this log.
+        source: u32,
+        /// Number of the chunk in its source.
+        chunk: u64,
     },
-    /// A slot holds nothing: what was in it was damaged.
+    /// The copy in a slot is damaged. The slot stays that of its chunk.
     SlotGone {
         /// Number of the slab.
         slab: u32,
@@ -163,10 +170,12 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
             out.extend(number.to_le_bytes());
             out.extend(unix_s.to_le_bytes());
         }
-        Record::SlotTaken { slab, slot } => {
+        Record::SlotTaken { slab, slot, source, chunk } => {
             out.push(7);
             out.extend(slab.to_le_bytes());
             out.extend(slot.to_le_bytes());
+            out.extend(source.to_le_bytes());
+            out.extend(chunk.to_le_bytes());
         }
         Record::SlotGone { slab, slot } => {
             out.push(6);
@@ -214,6 +223,7 @@ pub(super) fn decode(body: &[u8], crc: u32) -> Option<Record> {
                 chunk: u64::from_le_bytes(fields.take()?),
                 sums: Vec::new(),
             };
+            copy.sums.reserve_exact(fields.0.len() / SUM_BYTES);
             while !fields.0.is_empty() {
                 let [piece] = fields.take()?;
                 let mut number = || fields.take().map(u32::from_le_bytes);
@@ -233,6 +243,8 @@ pub(super) fn decode(body: &[u8], crc: u32) -> Option<Record> {
         7 => Record::SlotTaken {
             slab: u32::from_le_bytes(fields.take()?),
             slot: u16::from_le_bytes(fields.take()?),
+            source: u32::from_le_bytes(fields.take()?),
+            chunk: u64::from_le_bytes(fields.take()?),
         },
         _ => return None,
     };
@@ -246,7 +258,7 @@ impl Record {
         match self {
             Self::Boot { .. } | Self::Source { .. } | Self::Used { .. } => true,
             Self::Slab { slab, slots } => *slab < MAX_SLABS && (1..=MAX_SLOTS).contains(slots),
-            Self::SlotTaken { slab, slot } | Self::SlotGone { slab, slot } => is_place(*slab, *slot),
+            Self::SlotTaken { slab, slot, .. } | Self::SlotGone { slab, slot } => is_place(*slab, *slot),
             Self::SlabGone { slab } => *slab < MAX_SLABS,
             Self::Copy(CopyRecord { slab, slot, sums, .. }) => {
                 is_place(*slab, *slot)
@@ -298,7 +310,8 @@ pub(super) mod tests {
             (0..MAX_SLABS).prop_map(|slab| Record::SlabGone { slab }),
             (any::<u32>(), any::<u64>()).prop_map(|(number, unix_s)| Record::Used { number, unix_s }),
             (0..MAX_SLABS, 0..MAX_SLOTS).prop_map(|(slab, slot)| Record::SlotGone { slab, slot }),
-            (0..MAX_SLABS, 0..MAX_SLOTS).prop_map(|(slab, slot)| Record::SlotTaken { slab, slot }),
+            (0..MAX_SLABS, 0..MAX_SLOTS, any::<u32>(), any::<u64>())
+                .prop_map(|(slab, slot, source, chunk)| Record::SlotTaken { slab, slot, source, chunk }),
         ]
     }
 }

@@ -65,6 +65,17 @@ class Engine:
         for batch in self._loader:
             yield batch.indices, batch["data"] if batch.keys() == {"data"} else Rows(batch)
 
+    def level_bytes(self, epoch: int) -> dict[str, int] | None:
+        """Return the bytes that each storage level has delivered to this rank for an epoch.
+
+        None if the loader has read so far ahead that it no longer knows them.
+        """
+        stats = self._loader.stats()
+        known: dict[int, dict[str, int]] = stats["level_bytes_by_epoch"]
+        if epoch in known:
+            return known[epoch]
+        return None if known and epoch < min(known) else dict.fromkeys(stats["levels"], 0)
+
     def facts(self) -> dict[str, Any]:
         """Return the loader's statistics, choices, readers per node and shuffle quality."""
         loader = self._loader
@@ -74,6 +85,7 @@ class Engine:
             "explain": loader.explain(),
             "readers": config.reading.readers,
             "shuffle_quality": asdict(config.order.shuffle_quality),
+            "tiers": None if config.tiers is None else asdict(config.tiers),
         }
 
     def close(self) -> None:

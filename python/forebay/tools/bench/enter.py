@@ -1,9 +1,10 @@
 """Puts a rank into its surroundings, and becomes the rank's program.
 
 ``python -S enter.py RUN.json RANK PROGRAM…``; RANK is ``mpi`` where MPI's launcher numbers the
-ranks. In order: the process joins the memory group of its node, sets the row's environment
-variables, and executes the row's wrapper command with the program behind it. ``{tier}`` in both
-stands for the first tier mount of the rank's node, ``{tier1}`` for the next one.
+ranks. In order: the process joins the memory group of its node, gets a runtime directory of its
+node where tiers need one, sets the row's environment variables, and executes the row's wrapper
+command with the program behind it. ``{tier}`` in both stands for the first tier mount of the rank's
+node, ``{tier1}`` for the next one.
 
 Only the standard library, without packages: nothing of Forebay is in the process before the
 wrapper.
@@ -31,6 +32,11 @@ def main() -> None:
         # 0 is the process that writes, whatever its number is in this namespace.
         Path(run["memory_groups"][node], "cgroup.procs").write_text("0")
     tiers = run["tiers"][node] if run["tiers"] else []
+    if tiers and len(run["nodes"]) > 1:
+        # The daemon of tiers is one per node and runtime directory, and /tmp is that of all.
+        own = Path(path).with_name(f"runtime-{node}")
+        own.mkdir(mode=0o700, exist_ok=True)
+        os.environ["FOREBAY_RUNTIME_DIR"] = str(own)
 
     def filled(text: str) -> str:
         return re.sub(r"\{tier(\d*)\}", lambda match: tiers[int(match[1] or 0)], text)

@@ -141,6 +141,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
     numbers: list[Any] = []
     epochs: list[int] = []
     busy: list[tuple[Usage, Usage]] = []
+    levels: list[dict[str, int] | None] = []
     ready = 0
     barrier.wait("the start")
     process_before, transfers_before = process_usage(), transfers()
@@ -167,6 +168,8 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
             if step + 1 == run["steps"]:
                 break
         counters.take()
+        if isinstance(source, Engine):
+            levels.append(source.level_bytes(epoch))
         if run["counters"] is not None and epoch + 1 < run["epochs"]:
             # No rank reads for the next epoch before rank 0 has taken the counters of this one.
             barrier.wait(f"the counters of epoch {epoch}")
@@ -179,6 +182,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
         "node": place.node,
         "usage": dataclasses.asdict(usage),
         "counters": counters.taken,
+        "levels": levels,
         **_read(transfers() - transfers_before, source.facts(), place),
     }
     source.close()
@@ -209,6 +213,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "reader": None,
             "explain": "",
             "shuffle_quality": None,
+            "tiers": None,
         }
     return {
         "reads": stats["reads"],
@@ -227,6 +232,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
         },
         "explain": facts["explain"],
         "shuffle_quality": facts["shuffle_quality"],
+        "tiers": facts["tiers"],
     }
 
 

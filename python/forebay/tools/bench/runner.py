@@ -67,6 +67,7 @@ class _Measured:
     repetitions: list[dict[str, Any]] = field(default_factory=list)
     explain: str = ""
     shuffle_quality: dict[str, Any] | None = None
+    tiers: dict[str, Any] | None = None
     minimum_bytes: int | None = None
 
     def fail(self, error: Exception) -> None:
@@ -88,6 +89,7 @@ class _Measured:
             "digest_epoch": self.verified.digest_epoch if self.verified else None,
             "explain": self.explain,
             "shuffle_quality": self.shuffle_quality,
+            "tiers": self.tiers,
             "label": self.row.label,
             "environment": self.row.surroundings.environment,
             "wrapper": list(self.row.surroundings.wrapper),
@@ -236,6 +238,7 @@ class _Runner:
         one.repetitions.append(found)
         one.explain = ranks[0].measured["explain"]
         one.shuffle_quality = ranks[0].measured["shuffle_quality"]
+        one.tiers = ranks[0].measured["tiers"]
 
     def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
         settings, facts = self._settings, self._facts
@@ -289,6 +292,9 @@ class _Runner:
                 if self.emulation.cluster is not None:
                     self.emulation.cluster.clear()
                 raise
+            if where.tiers and self.emulation.cluster is not None:
+                # The daemons of tiers: the mounts go now.
+                self.emulation.cluster.clear()
             self._done += epochs * self._per_epoch
             return [_read(directory, rank) for rank in range(settings.ranks)]
 

@@ -114,6 +114,7 @@ def _by_epoch(ranks: Sequence[Rank], real: float) -> list[dict[str, Any]]:
     found = []
     begin = min(int(rank.arrays["marks"][0]) for rank in ranks)
     before: dict[str, int] = {}
+    levels = _levels(ranks)
     for number, (first, end) in enumerate(itertools.pairwise(edges)):
         if end == first:
             continue
@@ -135,12 +136,31 @@ def _by_epoch(ranks: Sequence[Rank], real: float) -> list[dict[str, Any]]:
                 "exposed_seconds": statistics.fmean(waits) / real,
                 "samples": sum(int(rank.arrays["samples"][first:end].sum()) for rank in ranks),
                 "requested_bytes": sum(int(rank.arrays["sizes"][first:end].sum()) for rank in ranks),
+                "levels": levels[number] if number < len(levels) else None,
                 "pfs": None
                 if now is None
                 else {key: value - before.get(key, 0) for key, value in now.items()},
             }
         )
         begin, before = last, now or {}
+    return found
+
+
+def _levels(ranks: Sequence[Rank]) -> list[dict[str, int] | None]:
+    """Return the bytes of each level for each epoch, of all ranks; None where a rank does not know.
+
+    Ranks of other nodes may have a tier under another path: levels are joined by their places, and
+    have the names of the rank that has most.
+    """
+    found: list[dict[str, int] | None] = []
+    for of_ranks in zip(*(rank.measured.get("levels") or [] for rank in ranks), strict=True):
+        known: list[dict[str, int]] = [of_rank for of_rank in of_ranks if of_rank is not None]
+        if len(known) < len(of_ranks):
+            found.append(None)
+            continue
+        names = max(map(list, known), key=len)
+        sums = map(sum, itertools.zip_longest(*(one.values() for one in known), fillvalue=0))
+        found.append(dict(zip(names, sums, strict=True)))
     return found
 
 

@@ -5,7 +5,8 @@ needs no data, with the communication of its step. Waiting is the exposed time o
 waited longest. Reading is the time that each reader took to locate, read and decode, with start-up,
 on the slowest rank. The advice is the first of these that the measurements support:
 
-1. The storage is at its limit: only a faster tier before it, or fewer bytes, help.
+1. The storage is at its limit: only a storage tier, or fewer bytes, help. `tier_outlook` says how
+   much a tier would save.
 2. Reading is faster than computing, yet ranks wait: prefetch further ahead.
 3. Each rank copies its samples from a mapping: use readers.
 4. Requests are small, and each pays the latency: use fewer, larger requests.
@@ -21,7 +22,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.tools.report import numbers
+from forebay.tools.report import numbers, tier_outlook
 from forebay.tools.report.data import number
 from forebay.tools.report.figures.limit import limits
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay.tools.report.data import Result, Row
+    from forebay.tools.report.tier_outlook import TierOutlook
 
 __all__ = ["Pace", "behind", "of"]
 
@@ -61,6 +63,8 @@ class Pace:
     rate_mib_s: float | None
     """Bytes that were fetched over the whole run."""
     limit_mib_s: float | None
+    tier: TierOutlook | None = None
+    """What a storage tier would save; None where that is not known, or the row had tiers."""
 
     @property
     def keeps_up(self) -> bool:
@@ -114,6 +118,7 @@ class Pace:
         if remedy == "tier":
             return (
                 f"The storage is at its limit, {limit}: a tier before it or fewer bytes would close the gap."
+                f"{self._tier()}"
             )
         idle = (
             ""
@@ -140,7 +145,11 @@ class Pace:
             )
         if self.limit_share and self.ratio and self.ratio * self.limit_share > 1:
             found += f" The limit allows {1 / self.limit_share:.2f} times as much; the rest takes a tier or fewer bytes."
+            found += self._tier()
         return found
+
+    def _tier(self) -> str:
+        return "" if self.tier is None else f" {self.tier.words()}"
 
     def _limit(self) -> str:
         if self.limit_share is None or self.rate_mib_s is None or self.limit_mib_s is None:
@@ -165,6 +174,7 @@ def of(result: Result, row: Row) -> Pace | None:
     idle = sum(number(one.get("reader_idle_seconds")) or 0.0 for one in row.readers)
     reads, read = (number(row.shown.get(key)) for key in ("reads", "read_bytes"))
     fetched = _fetched(row)
+    rate_mib_s = fetched / MIB / total if fetched is not None and total else None
     return Pace(
         name=row.name,
         order=row.name.partition("@")[2],
@@ -174,9 +184,10 @@ def of(result: Result, row: Row) -> Pace | None:
         readers=threads,
         idle_share=min(idle / (threads * total), 1.0) if threads and total else None,
         request_bytes=read / reads if threads and read and reads else None,
-        rate_mib_s=fetched / MIB / total if fetched is not None and total else None,
+        rate_mib_s=rate_mib_s,
         # On one node both are the same thing; on several the measured one is that of one of them.
         limit_mib_s=max((rate for _, rate, _ in limits(result)), default=None),
+        tier=tier_outlook.of(result, row, rate_mib_s=rate_mib_s, computing_s=computing),
     )
 
 

@@ -7,6 +7,7 @@ To add one: write a module with a function from `Result` to `Drawing` or `Missin
 from __future__ import annotations
 
 from forebay.tools.report.figures import (
+    levels,
     limit,
     losses,
     offsets,
@@ -27,6 +28,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("epochs", "Where the time of each epoch goes", phases.draw_epochs, ("demo",)),
     Figure("ranks", "Where the time goes, rank by rank", phases.draw_ranks, ("bench", "demo")),
     Figure("losses", "Losses", losses.draw, ("demo",)),
+    Figure("levels", "Bytes by level and epoch", levels.draw, ("bench",)),
     Figure("readers", "What the readers do", readers.draw, ("bench",)),
     Figure("pace", "Does reading keep up with computing", pace.draw, ("bench",)),
     Figure("shuffle", "How well the orders shuffle", shuffle.draw, ("bench",)),

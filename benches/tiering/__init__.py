@@ -1,0 +1,1 @@
+"""The sections of ``benches/tiers.py``, one idea each."""
