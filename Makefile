@@ -19,7 +19,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 PYTHON_SOURCES := python tests scripts $(wildcard benches)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-frameworks test-gluster lint format bench clean
+.PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: build  ## all tests, under 15 minutes on 2 cores; the last line is the cou
 
 test-long: build  ## longer runs of the same tests
 	$(BIN)/python scripts/run_tests.py --long
+
+fuzz-run: build  ## 10,000,000 random file operations with and without the preload library
+	FOREBAY_LONG_TESTS=1 $(BIN)/python -m pytest tests/test_preload_random.py
 
 test-frameworks: build  ## the tests with torch and lightning, in .venv-frameworks (1.5 GB, made in a minute)
 	$(BIN)/python scripts/run_tests.py frameworks

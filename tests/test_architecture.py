@@ -69,6 +69,9 @@ def test_dependencies_between_crates_run_one_way():
     # The strategies of LMDBIO are plugged in from outside.
     assert "forebay-engine" not in allowed["forebay-lmdbio"]
     assert [crate for crate in allowed if "forebay-lmdbio" in allowed[crate]] == ["forebay-py"]
+    # What runs inside of other programs takes nothing along.
+    assert not allowed["forebay-table"] & allowed.keys()
+    assert allowed["forebay-preload"] == {"forebay-table", "libc"}
     # What is shared by processes knows nothing of samples.
     assert not [crate for crate in allowed["forebay-host"] if crate.startswith("forebay-")]
 
@@ -82,6 +85,8 @@ WITHOUT_CIRCLES = [
     "forebay-io",
     "forebay-lmdbio",
     "forebay-pfs",
+    "forebay-preload",
+    "forebay-table",
     "forebay-tier",
     "forebay-plan",
     "forebay-py",

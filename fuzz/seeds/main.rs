@@ -22,9 +22,14 @@ mod tar_writer;
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_format::lmdb::Dialect;
 use forebay_format::sidecar::{Entry, Part, PartPiece};
+use forebay_table::{
+    CopyFile, CopyIdentity, Flags, Identity, Layout, RecordId, RecordState, Settings, SourceFile, SourcePrefix,
+    TableWriter,
+};
 use lmdb_writer::{Spec, records};
 use npy_writer::{Member, npy, zip};
 use serde_json::Value;
@@ -136,6 +141,33 @@ fn main() {
     }
     write("tier_log", "example", &tier_log());
     write("tier_log", "header", &tier_log()[..16]);
+    write("file_table", "example", &file_table());
+    write("file_table", "header", &file_table()[..512]);
+}
+
+/// The beginning of a table with a record of each kind that is in an index; the rest is zeros.
+fn file_table() -> Vec<u8> {
+    let layout = Layout::new(4, 2).expect("a layout");
+    let words: Vec<AtomicU64> = (0..layout.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
+    let settings = Settings {
+        flags: Flags { frozen: true, check: false },
+        generation: 1,
+        levels: &[b"/scratch/forebay-0/v1"],
+        prefixes: &[SourcePrefix { device: 1, path: b"/data" }],
+    };
+    let mut writer = TableWriter::create(&words, layout, &settings).expect("a table");
+    for inode in 1..4 {
+        let identity = Identity { device: 1, inode, bytes: 3, modified_ns: 4, changed_ns: 5 };
+        let source = SourceFile { identity, mode: 0o100_644, links: 1, block_bytes: 4096, ..SourceFile::default() };
+        let record = writer.add(&source, Some(b"/data/a")).expect("room");
+        if inode > 1 {
+            let identity = CopyIdentity { device: 2, inode, modified_ns: 6, changed_ns: 7 };
+            writer.publish(record, &CopyFile { level: 0, number: inode, identity }).expect("room");
+        }
+    }
+    writer.advance(RecordId(2), RecordState::Stale);
+    let used = 19456 + 4 * (136 + 3 * 6);
+    words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).take(used).collect()
 }
 
 /// The log that docs/formats/tier.md shows: a record of each kind.

@@ -1,0 +1,59 @@
+//! `fopen` and its kin: the descriptor of the stream is served before the first byte is read.
+
+use core::ffi::{CStr, c_char, c_int};
+
+use libc::FILE;
+
+use crate::errno;
+use crate::libc_functions::libc_call;
+use crate::mapped;
+use crate::shims::path;
+
+/// The flags of a mode, as far as they decide what an open may do.
+fn flags_of(mode: &CStr) -> c_int {
+    let mode = mode.to_bytes();
+    let plus = mode.contains(&b'+');
+    let close_on_exec = if mode.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
+    close_on_exec
+        | match mode.first() {
+            _ if plus => libc::O_RDWR,
+            Some(b'r') => libc::O_RDONLY,
+            _ => libc::O_WRONLY,
+        }
+}
+
+/// After a successful `fopen`; returns what the program gets.
+fn opened_stream(stream: *mut FILE, name: *const c_char, mode: *const c_char) -> *mut FILE {
+    if stream.is_null() {
+        return stream;
+    }
+    let (Some(redirect), Some(name), Some(mode)) = (mapped::newest(), path(name), path(mode)) else {
+        return stream;
+    };
+    let opened = errno::kept(|| {
+        // SAFETY: libc has just opened the stream.
+        let fd = unsafe { libc::fileno(stream) };
+        if fd < 0 { Ok(()) } else { redirect.opened(fd, flags_of(mode), Some(name)) }
+    });
+    let Err(error) = opened else { return stream };
+    // SAFETY: the program has not seen the stream.
+    unsafe { libc::fclose(stream) };
+    errno::set(error);
+    core::ptr::null_mut()
+}
+
+macro_rules! stream_shim {
+    ($name:ident($($stream:ident: $type:ty)?)) => {
+        #[cfg_attr(panic = "abort", unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char $(, $stream: $type)?) -> *mut FILE {
+            let opened =
+                libc_call!($name(name => *const c_char, mode => *const c_char $(, $stream => $type)?) -> *mut FILE);
+            opened_stream(opened, name, mode)
+        }
+    };
+}
+
+stream_shim!(fopen());
+stream_shim!(fopen64());
+stream_shim!(freopen(stream: *mut FILE));
+stream_shim!(freopen64(stream: *mut FILE));
