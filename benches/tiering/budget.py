@@ -22,8 +22,8 @@ from sections import Row
 from tiering.study import IDLE_S, Mounts, Study, mounts
 
 RUNS = 7
-SECONDS = 12.0
-SAMPLES = 6_400
+SECONDS = 8.0
+SAMPLES = 3_200
 PADDED_BYTES = 60_000
 """Of an image as it is stored."""
 STEPS = {"reading is all": 0.0, "a step computes": 0.04}

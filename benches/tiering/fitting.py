@@ -63,7 +63,7 @@ def first_epoch(study: Study) -> list[Row]:
     path = samples.make("tfrecord")
     data_bytes = samples.count * SAMPLE_BYTES
     rows: list[Row] = []
-    for order, compute in (("group", "0"), ("shuffle", "0"), ("shuffle", "8ms")):
+    for order, compute in (("group", "0"), ("shuffle", "0")):
         found = bench(
             path, f"forebay@{order}+none,forebay@{order}+fits", "--ranks", "1", "--batch-size", "32",
             "--compute", compute, tiers={"none": None, "fits": "2GiB"}, epochs=2, repetitions=study.pick(PAIRS, 1),
