@@ -43,8 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// Interval between two looks for a free copy buffer.
 const LOOK_FOR_BUFFER_EVERY: Duration = Duration::from_millis(1);
 
-/// Longest wait for one.
+/// Longest wait for one, and while somebody waits for the bytes: then the writer only gets the time
+/// to end a burst.
 const WAIT_FOR_BUFFER: Duration = Duration::from_secs(1);
+const SHORT_WAIT_FOR_BUFFER: Duration = Duration::from_millis(5);
 
 /// How transfers are completed.
 #[derive(Clone, Copy)]
@@ -341,12 +343,16 @@ impl TieredFiles {
     ) {
         shards.dedup();
         let check = ReadCheck { watch: Arc::clone(&self.watch), shards, begun_ns };
-        // Files of one sample do not stay open for long.
-        if self.files.are_of_samples() && !check.is_unchanged() {
-            return;
+        let mut source: Arc<dyn SourceCheck> = Arc::new(check);
+        if self.files.are_of_samples() {
+            // They do not stay open for long, and the writer would open each again.
+            if !source.is_unchanged() {
+                return;
+            }
+            source = Arc::new(Checked);
         }
         claims.chunks.clear();
-        copies.writer.offer(Offer { buffer, chunks, source: Arc::new(check) });
+        copies.writer.offer(Offer { buffer, chunks, source });
     }
 
     /// How a segment of a transfer is copied; `None` if it is not.
@@ -560,11 +566,20 @@ fn take_buffer(copies: &Copies, bytes: usize, how: Fill<'_>) -> Option<CopyBuffe
     let begun = Instant::now();
     loop {
         let taken = copies.buffers.take(bytes);
-        let gives_up = bytes > copies.buffers.limit_bytes() || begun.elapsed() > WAIT_FOR_BUFFER;
-        if taken.is_some() || gives_up || !(how.has_time)() {
+        let most = if (how.has_time)() { WAIT_FOR_BUFFER } else { SHORT_WAIT_FOR_BUFFER };
+        if taken.is_some() || bytes > copies.buffers.limit_bytes() || begun.elapsed() > most {
             return taken;
         }
         std::thread::sleep(LOOK_FOR_BUFFER_EVERY);
+    }
+}
+
+/// A request whose files were looked at after it was read.
+struct Checked;
+
+impl SourceCheck for Checked {
+    fn is_unchanged(&self) -> bool {
+        true
     }
 }
 
