@@ -22,7 +22,7 @@ from sections import Row
 from tiering.study import IDLE_S, Mounts, Study, mounts
 
 RUNS = 7
-SECONDS = 8.0
+SECONDS = 6.0
 SAMPLES = 3_200
 PADDED_BYTES = 60_000
 """Of an image as it is stored."""
