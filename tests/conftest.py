@@ -116,11 +116,9 @@ def short_path():
 
 
 @pytest.fixture(scope="session")
-def system_file(tmp_path_factory):
-    """An empty configuration file of the system."""
-    path = tmp_path_factory.mktemp("system") / "forebay.toml"
-    path.touch()
-    return path
+def system_file():
+    """An empty configuration file of the system, which other users can read as well."""
+    return Path(os.devnull)
 
 
 @pytest.fixture(autouse=True)

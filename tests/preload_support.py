@@ -78,7 +78,7 @@ def preload():
 @pytest.fixture(scope="session")
 def make_copies(preload):
     """Make a table for a directory, with its copies in memory."""
-    with tempfile.TemporaryDirectory(prefix="forebay-test-", dir="/dev/shm") as levels:
+    with tempfile.TemporaryDirectory(prefix="copies-of-a-test-", dir="/dev/shm") as levels:
 
         def make(source, *options):
             level = Path(tempfile.mkdtemp(dir=levels))

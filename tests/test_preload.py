@@ -83,9 +83,9 @@ PROGRAMS = {
         "import os, sys; f = os.open('a.bin', 0); print(os.sendfile(1, f, 0, 5000), file=sys.stderr)"
     ),
     "python shutil": python(
-        "import shutil, os; shutil.copy2('a.bin', '/dev/shm/forebay-copy-%d' % os.getpid());"
-        "print(os.stat('/dev/shm/forebay-copy-%d' % os.getpid()).st_mtime_ns);"
-        "os.unlink('/dev/shm/forebay-copy-%d' % os.getpid())"
+        "import shutil, os; shutil.copy2('a.bin', '/dev/shm/copy-of-a-test-%d' % os.getpid());"
+        "print(os.stat('/dev/shm/copy-of-a-test-%d' % os.getpid()).st_mtime_ns);"
+        "os.unlink('/dev/shm/copy-of-a-test-%d' % os.getpid())"
     ),
     "python preadv": python(
         "import os; f = os.open('a.bin', 0); b = bytearray(50); print(os.preadv(f, [b], 1000), b)"
