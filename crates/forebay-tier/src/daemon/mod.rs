@@ -2,10 +2,12 @@
 //!
 //! - `level`: one level: slabs, slots, log.
 //! - `cache`: which chunks have copies where, and who uses them.
+//! - `files`: the same for copies of whole files.
 //! - `inspect`: what a tier holds, without a daemon.
 //! - `server`: clients that come, ask and go.
 
 mod cache;
+mod files;
 mod inspect;
 mod level;
 mod server;
