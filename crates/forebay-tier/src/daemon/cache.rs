@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chunk::{ChunkId, Pieces};
-use crate::daemon::level::{Found, FoundSource, Level, LevelParts};
+use crate::daemon::level::{Level, LevelParts};
+use crate::daemon::replay::{Found, FoundSource};
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::chunk::{CHUNK_BYTES, Pieces};
+use crate::chunk::CHUNK_BYTES;
+use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
+use crate::daemon::slab::{Slab, Slot};
 use crate::entry::{MAX_SLABS, MAX_SLOTS};
 use crate::error::TierError;
 use crate::log::{CopyRecord, Log, PieceSum, Record};
@@ -50,29 +52,6 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-/// A slot that a log tells of, and the copy in it.
-pub(super) struct Found {
-    pub(super) key: SourceKey,
-    pub(super) chunk: u64,
-    pub(super) slab: u32,
-    pub(super) slot: u16,
-    /// Its pieces; none: nothing was published there.
-    pub(super) pieces: Pieces,
-    /// Their checksums, where they are needed (`Replay::keeps_sums`).
-    pub(super) sums: Vec<PieceSum>,
-    /// Whether they were written since the machine was started.
-    pub(super) is_recent: bool,
-}
-
-/// A source that a log tells of.
-#[derive(Clone, Debug)]
-pub(super) struct FoundSource {
-    pub(super) key: SourceKey,
-    pub(super) path: String,
-    pub(super) bytes: u64,
-    pub(super) used_unix_s: u64,
-}
-
 pub(super) struct Level {
     pub(super) parts: LevelParts,
     pub(super) state: LevelState,
@@ -83,67 +62,6 @@ pub(super) struct Level {
     numbers: HashMap<SourceKey, u32>,
 }
 
-#[derive(Default)]
-struct Slab {
-    slots: Vec<Slot>,
-    free: u16,
-    /// Slots that are reserved on the device, from the first on.
-    reserved: u16,
-    /// The file was shorter than its slots when it was opened.
-    is_truncated: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Free,
-    /// It was given to this chunk of a source, which alone is ever written there.
-    Holds(SourceKey, u64),
-}
-
-impl Slab {
-    fn new(slots: u16) -> Self {
-        Self { slots: vec![Slot::Free; usize::from(slots)], free: slots, ..Self::default() }
-    }
-
-    fn slots(&self) -> u16 {
-        self.slots.len() as u16
-    }
-
-    fn get(&self, slot: u16) -> Option<Slot> {
-        self.slots.get(usize::from(slot)).copied()
-    }
-
-    /// Changes a slot, if the slab has it.
-    fn set(&mut self, slot: u16, now: Slot) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
-            self.free -= u16::from(*slot == Slot::Free);
-            self.free += u16::from(now == Slot::Free);
-            *slot = now;
-        }
-    }
-
-    /// Chunks that its slots hold.
-    fn held(&self) -> impl Iterator<Item = (SourceKey, u64)> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Holds(key, chunk) => Some((*key, *chunk)),
-            Slot::Free => None,
-        })
-    }
-
-    fn first_free(&self) -> Option<u16> {
-        self.slots.iter().position(|slot| *slot == Slot::Free).map(|slot| slot as u16)
-    }
-
-    /// Slots up to the last one that was given away.
-    fn used_slots(&self) -> u16 {
-        self.slots.iter().rposition(|slot| *slot != Slot::Free).map_or(0, |slot| slot as u16 + 1)
-    }
-
-    fn taken_slots(&self) -> u64 {
-        u64::from(self.reserved)
-    }
-}
-
 impl Level {
     /// Opens a level and reads its log.
     pub(super) fn open(
@@ -152,7 +70,7 @@ impl Level {
         sources: &mut Vec<FoundSource>,
         copies: &mut Vec<Found>,
     ) -> Result<Self, TierError> {
-        let mut replay = Replay { boot, ..Replay::default() };
+        let mut replay = Replay::new(boot);
         let mut each = |record| replay.take(record);
         let mut state = LevelState::Open;
         let mut log = None;
@@ -476,141 +394,13 @@ impl Level {
     }
 }
 
-/// Sources and copies that a log tells of, with all checksums, read without changing anything.
-pub(super) fn read_log(
-    directory: BorrowedFd<'_>,
-    path: &Path,
-    boot: u128,
-) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
-    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
-    let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
-    let copies = found_in(replay.held).collect();
-    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
-}
-
-/// Copies by slab and slot, in order.
-fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
-    let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
-        (0..).zip(slots).filter_map(move |(slot, held)| {
-            let Held { key, chunk, pieces, sums, is_recent } = held?;
-            Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
-        })
-    };
-    held.into_iter().flat_map(of_slab)
-}
-
-/// What the records of a log come to.
-#[derive(Default)]
-struct Replay {
-    boot: u128,
-    is_this_boot: bool,
-    /// Also for copies that are used without a comparison: they take more time and memory than all
-    /// else.
-    keeps_sums: bool,
-    records: u64,
-    sources: BTreeMap<u32, FoundSource>,
-    numbers: HashMap<SourceKey, u32>,
-    slabs: BTreeMap<u32, Slab>,
-    next_slab: u32,
-    /// Copies by slab and slot.
-    held: BTreeMap<u32, Vec<Option<Held>>>,
-}
-
-struct Held {
-    key: SourceKey,
-    chunk: u64,
-    pieces: Pieces,
-    /// In the order of pieces.
-    sums: Vec<PieceSum>,
-    is_recent: bool,
-}
-
-impl Held {
-    fn add_sums(&mut self, sums: Vec<PieceSum>) {
-        if self.sums.is_empty() {
-            self.sums = sums;
-            return;
-        }
-        for sum in sums {
-            match self.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
-                Ok(at) => self.sums[at] = sum,
-                Err(at) => self.sums.insert(at, sum),
-            }
-        }
-    }
-}
-
-impl Replay {
-    fn take(&mut self, record: Record) {
-        self.records += 1;
-        match record {
-            Record::Boot { id } => self.is_this_boot = id == self.boot && id != 0,
-            Record::Source { number, key, bytes, path } => {
-                self.numbers.insert(key, number);
-                self.sources.insert(number, FoundSource { key, path, bytes, used_unix_s: 0 });
-            }
-            Record::Used { number, unix_s } => {
-                if let Some(source) = self.sources.get_mut(&number) {
-                    source.used_unix_s = unix_s;
-                }
-            }
-            Record::Slab { slab, slots } => {
-                self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.entry(slab).or_insert_with(|| {
-                    self.held.insert(slab, (0..slots).map(|_| None).collect());
-                    Slab::new(slots)
-                });
-            }
-            Record::SlotTaken { slab, slot, source, chunk } => {
-                self.give(slab, slot, source, chunk);
-            }
-            Record::SlotGone { slab, slot } => {
-                let held = self.held.get_mut(&slab).and_then(|slots| slots.get_mut(usize::from(slot)));
-                if let Some(Some(held)) = held {
-                    (held.pieces, held.is_recent) = (Pieces::NONE, true);
-                    held.sums.clear();
-                }
-            }
-            Record::SlabGone { slab } => {
-                self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.remove(&slab);
-                self.held.remove(&slab);
-            }
-            Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
-                let (keeps_all, is_recent) = (self.keeps_sums, self.is_this_boot);
-                let keeps_sums = keeps_all || !is_recent;
-                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let Some(held) = self.give(slab, slot, source, chunk) else { return };
-                // Pieces of another boot make all of the chunk's doubtful, until all are logged
-                // again.
-                let is_all = held.pieces.minus(pieces).is_empty();
-                held.is_recent = is_recent && (held.is_recent || is_all);
-                held.pieces = held.pieces.union(pieces);
-                if keeps_sums || !held.is_recent {
-                    held.add_sums(sums);
-                }
-            }
-        }
-    }
-
-    /// Gives a slot to a chunk, unless another has it; returns the copy in it.
-    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<&mut Held> {
-        let key = self.sources.get(&source)?.key;
-        let held = self.held.get_mut(&slab)?.get_mut(usize::from(slot))?;
-        if held.as_ref().is_some_and(|held| (held.key, held.chunk) != (key, chunk)) {
-            return None;
-        }
-        self.slabs.get_mut(&slab)?.set(slot, Slot::Holds(key, chunk));
-        Some(held.get_or_insert(Held { key, chunk, pieces: Pieces::NONE, sums: Vec::new(), is_recent: true }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::path::Path;
 
     use super::*;
+    use crate::chunk::Pieces;
     use crate::faulty_level::{Call, Fault, FaultyLevel};
     use crate::slab_files::SlabFiles;
 

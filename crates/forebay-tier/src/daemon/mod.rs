@@ -1,6 +1,6 @@
 //! The tier daemon: one per user and node, which owns quotas, slots and logs.
 //!
-//! - `level`: one level: slabs, slots, log.
+//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes to.
 //! - `cache`: which chunks have copies where, and who uses them.
 //! - `files`: the same for copies of whole files.
 //! - `inspect`: what a tier holds, without a daemon.
@@ -10,7 +10,9 @@ mod cache;
 mod files;
 mod inspect;
 mod level;
+mod replay;
 mod server;
+mod slab;
 
 pub use cache::Cache;
 pub use inspect::{DamagedPiece, StoredTier, Verified};
