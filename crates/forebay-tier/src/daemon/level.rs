@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::chunk::CHUNK_BYTES;
+use crate::daemon::file_store::FileStore;
 use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
 use crate::daemon::slab::{Slab, Slot};
 use crate::entry::{MAX_SLABS, MAX_SLOTS};
@@ -60,6 +61,8 @@ pub(super) struct Level {
     next_slab: u32,
     /// Numbers of sources in the log.
     numbers: HashMap<SourceKey, u32>,
+    /// Copies of whole files.
+    pub(super) files: FileStore,
 }
 
 impl Level {
@@ -85,7 +88,16 @@ impl Level {
         }
         let failed = |action| TierError::io(&parts.path, action);
         let files: HashSet<u32> = parts.storage.slabs().map_err(failed("list slabs"))?.into_iter().collect();
-        let Replay { sources: found_sources, numbers, mut slabs, next_slab, held, records, .. } = replay;
+        let Replay {
+            sources: found_sources,
+            numbers,
+            mut slabs,
+            next_slab,
+            held,
+            records,
+            files: found_files,
+            ..
+        } = replay;
         slabs.retain(|number, _| files.contains(number));
         for (number, slab) in &mut slabs {
             let length = parts.storage.length(*number).map_err(failed("inspect a slab"))?;
@@ -110,11 +122,13 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
-        let mut level = Self { parts, state, log, slabs, next_slab, numbers };
+        let whole = FileStore::open(parts.directory.as_fd(), found_files, lost_bytes, log.is_some());
+        let whole = whole.map_err(TierError::io(&parts.path, "list files"))?;
+        let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole };
         let mut found: Vec<Found> =
             found_in(held).filter(|found| level.slabs.contains_key(&found.slab)).collect();
         if level.log.is_some() {
-            if records > 2 * found.len() as u64 + DEAD_RECORDS {
+            if records > 2 * found.len() as u64 + level.files.records() + DEAD_RECORDS {
                 let copies: HashSet<(u32, u16)> =
                     found.iter().map(|found| (found.slab, found.slot)).collect();
                 let (_, mut with_sums, _) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
@@ -136,9 +150,20 @@ impl Level {
         if self.state == LevelState::Open { self.parts.quota_bytes / CHUNK_BYTES } else { 0 }
     }
 
-    /// Space that the slabs take \[bytes\].
+    /// Space that all copies take \[bytes\].
     pub(super) fn taken_bytes(&self) -> u64 {
-        self.slabs.values().map(Slab::taken_slots).sum::<u64>() * CHUNK_BYTES
+        self.slabs.values().map(Slab::taken_slots).sum::<u64>() * CHUNK_BYTES + self.files.taken_bytes()
+    }
+
+    /// What slabs may take, and copies of files do \[bytes\].
+    pub(super) fn planned_bytes(&self) -> u64 {
+        let slots = self.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
+        slots * CHUNK_BYTES + self.files.taken_bytes()
+    }
+
+    /// Slots that slabs may take, and room that copies of files take of them.
+    fn planned_slots(&self) -> u64 {
+        self.planned_bytes().div_ceil(CHUNK_BYTES)
     }
 
     /// Sources that have copies here.
@@ -200,13 +225,12 @@ impl Level {
     ) -> Option<u32> {
         let quota = self.parts.quota_bytes / CHUNK_BYTES;
         let wanted = (quota / SLABS_OF_QUOTA).clamp(1, u64::from(MAX_SLOTS));
-        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
-        while planned(self) + wanted > quota {
+        while self.planned_slots() + wanted > quota {
             if !self.reclaim(last_used, gone) {
                 break;
             }
         }
-        let slots = wanted.min(quota.saturating_sub(planned(self)));
+        let slots = wanted.min(quota.saturating_sub(self.planned_slots()));
         if slots == 0 || self.next_slab >= MAX_SLABS {
             return None;
         }
@@ -234,7 +258,8 @@ impl Level {
         Some(self.next_slab - 1)
     }
 
-    /// Deletes the slab that was used least recently, if there is one that nobody uses.
+    /// Deletes the slab, or the files of the root, that was used least recently, if there is one that
+    /// nobody uses.
     pub(super) fn reclaim(
         &mut self,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,
@@ -244,6 +269,12 @@ impl Level {
             slab.held().map(|(key, _)| last_used(&key)).try_fold(0, |last, used| Some(last.max(used?)))
         };
         let oldest = self.slabs.iter().filter_map(|(number, slab)| Some((used(slab)?, *number))).min();
+        if let Some((root_used, root)) = self.files.oldest_root()
+            && oldest.is_none_or(|(used, _)| root_used <= used)
+        {
+            self.delete_files(&self.files.of_root(&root));
+            return true;
+        }
         let Some((_, number)) = oldest else { return false };
         // Logged first: a record without its slab does no harm, as the file is looked for.
         if !self.append(&[Record::SlabGone { slab: number }]) {
@@ -309,7 +340,7 @@ impl Level {
         self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some(Slot::Holds(*key, chunk))
     }
 
-    fn append(&mut self, records: &[Record]) -> bool {
+    pub(super) fn append(&mut self, records: &[Record]) -> bool {
         let Some(log) = &mut self.log else { return false };
         match log.append(records) {
             Ok(()) => true,
@@ -321,7 +352,7 @@ impl Level {
     }
 
     /// Learns that the level refused to make room: it is full where that is all, else out.
-    fn failed(&mut self, error: &io::Error) {
+    pub(super) fn failed(&mut self, error: &io::Error) {
         let code = error.raw_os_error().map(Errno::from_raw_os_error);
         let is_full = matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::FBIG));
         self.state = if is_full { LevelState::Full } else { LevelState::Out };
@@ -357,13 +388,16 @@ impl Level {
                 Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.clone() })
             })
         };
+        let [files, recent_files] = self.files.all_records();
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
             .chain(last_slab)
             .chain(slabs)
             .chain(copies(false))
+            .chain(files)
             .chain([Record::Boot { id: boot }])
-            .chain(copies(true));
+            .chain(copies(true))
+            .chain(recent_files);
         log.rewrite(&mut records)
     }
 
@@ -386,9 +420,11 @@ impl Level {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }
+        self.files.delete_all();
+        let [files, _] = self.files.all_records();
         let last_slab = self.last_slab();
         if let Some(log) = &mut self.log {
-            let _ = log.rewrite(&mut last_slab.into_iter());
+            let _ = log.rewrite(&mut last_slab.into_iter().chain(files));
         }
         self.numbers.clear();
     }

@@ -2,15 +2,18 @@
 //!
 //! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes to.
 //! - `cache`: which chunks have copies where, and who uses them.
-//! - `files`: the same for copies of whole files.
+//! - `files`: the same for copies of whole files. `file_store`: those of one level.
+//! - `run`: programs that get copies of whole files without being changed.
 //! - `inspect`: what a tier holds, without a daemon.
 //! - `server`: clients that come, ask and go.
 
 mod cache;
+mod file_store;
 mod files;
 mod inspect;
 mod level;
 mod replay;
+mod run;
 mod server;
 mod slab;
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::chunk::Pieces;
 use crate::daemon::slab::{Slab, Slot};
 use crate::error::TierError;
-use crate::log::{CopyRecord, Log, PieceSum, Record};
+use crate::log::{CopyRecord, FileCopyRecord, Log, PieceSum, Record};
 use crate::source::SourceKey;
 
 /// A slot that a log tells of, and the copy in it.
@@ -71,6 +71,21 @@ pub(super) struct Replay {
     pub(super) next_slab: u32,
     /// Copies by slab and slot.
     pub(super) held: BTreeMap<u32, Vec<Option<Held>>>,
+    /// Copies of whole files.
+    pub(super) files: FoundFiles,
+}
+
+/// Copies of whole files that a log tells of.
+#[derive(Default)]
+pub(super) struct FoundFiles {
+    /// Paths of roots by number.
+    pub(super) roots: BTreeMap<u32, PathBuf>,
+    /// When they were last used [s since 1970].
+    pub(super) used: HashMap<u32, u64>,
+    /// By number, and whether they were logged since the machine was started.
+    pub(super) files: BTreeMap<u64, (FileCopyRecord, bool)>,
+    /// The first number that was not used.
+    pub(super) next: u64,
 }
 
 pub(super) struct Held {
@@ -131,6 +146,20 @@ impl Replay {
                     (held.pieces, held.is_recent) = (Pieces::NONE, true);
                     held.sums.clear();
                 }
+            }
+            Record::FileRoot { number, path } => {
+                self.files.roots.insert(number, path);
+            }
+            Record::FileRootUsed { number, unix_s } => {
+                self.files.used.insert(number, unix_s);
+            }
+            Record::FileCopy(copy) => {
+                self.files.next = self.files.next.max(copy.file + 1);
+                self.files.files.insert(copy.file, (copy, self.is_this_boot));
+            }
+            Record::FileGone { file } => {
+                self.files.next = self.files.next.max(file + 1);
+                self.files.files.remove(&file);
             }
             Record::SlabGone { slab } => {
                 self.next_slab = self.next_slab.max(slab + 1);
