@@ -248,6 +248,8 @@ def test_a_run_inside_a_run_joins_it(runs, source):
     done = runs.run(*inner, cwd=source)
     assert (done.stdout, done.returncode) == ((source / "a.bin").read_bytes(), 4)
     assert [one["what"] for one in runs.calls()].count("open") == 1
+    inner = [PYTHON, "-m", "forebay", "run", "--", *MASKS]
+    assert signal_masks(runs.command(*inner)) == signal_masks(MASKS)
     assert runs.copies.counters()[0]["opened"] >= 1
 
 

@@ -14,18 +14,28 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from forebay.tools.run.program import NotFoundError
 
-__all__ = ["FORWARDED", "end_as", "hold_signals", "start", "terminal_signals_left_to_program", "wait"]
+__all__ = [
+    "FORWARDED",
+    "become",
+    "end_as",
+    "hold_signals",
+    "start",
+    "terminal_signals_left_to_program",
+    "wait",
+]
 
 FORWARDED = frozenset(
     (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP)
 )
 # The terminal sends them to the program as well.
 _LEFT_TO_PROGRAM = (signal.SIGINT, signal.SIGQUIT)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # A terminal stops a job with these. Who sends SIGSTOP to the program means it alone.
 _STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
@@ -46,24 +56,21 @@ def terminal_signals_left_to_program() -> Iterator[None]:
 
 
 @contextmanager
-def hold_signals() -> Iterator[frozenset[signal.Signals]]:
+def hold_signals() -> Iterator[frozenset[int]]:
     """Let signals wait until :func:`wait` forwards them; yields the mask for the program.
 
     To be called before any thread starts, as threads inherit the mask.
     """
     # Ignored by who started this process, it would leave no child to wait for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
-    mask = frozenset(one for one in before if isinstance(one, signal.Signals))
+    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD}))
     try:
         yield mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def start(
-    path: str, command: tuple[str, ...], environment: dict[str, str], mask: frozenset[signal.Signals]
-) -> int:
+def start(path: str, command: tuple[str, ...], environment: dict[str, str], mask: frozenset[int]) -> int:
     """Start a program; return its process id.
 
     Raises
@@ -71,17 +78,40 @@ def start(
     NotFoundError
         If the system cannot start it.
     """
-    # Python ignores these two in itself.
-    python_ignores = (signal.SIGPIPE, signal.SIGXFSZ)
+
+    def spawn(path: str, command: tuple[str, ...]) -> int:
+        return os.posix_spawn(path, command, environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+
+    return _as_a_shell(spawn, path, command)
+
+
+def become(path: str, command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
+    """Replace this process by a program.
+
+    Raises
+    ------
+    NotFoundError
+        If the system cannot start it.
+    """
+
+    def execute(path: str, command: tuple[str, ...]) -> NoReturn:
+        os.execve(path, command, environment)
+
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    _as_a_shell(execute, path, command)
+    raise AssertionError("exec returned")
+
+
+def _as_a_shell(start: Callable[[str, tuple[str, ...]], int], path: str, command: tuple[str, ...]) -> int:
+    """Start a program; hand a script without ``#!`` to sh, as shells and ``execvp`` do."""
     try:
         try:
-            return os.posix_spawn(path, command, environment, setsigmask=mask, setsigdef=python_ignores)
+            return start(path, command)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            # A script without #!, which shells and `execvp` hand to sh.
-            command = ("/bin/sh", path, *command[1:])
-            return os.posix_spawn(command[0], command, environment, setsigmask=mask, setsigdef=python_ignores)
+            return start("/bin/sh", ("sh", path, *command[1:]))
     except OSError as error:
         status = 127 if error.errno == errno.ENOENT else 126
         raise NotFoundError(f"{command[0]}: cannot be started: {error.strerror}", status) from None
@@ -100,6 +130,9 @@ def wait(pid: int) -> int:
             if os.WSTOPSIG(status) in _STOPS and _is_stopped(pid):
                 os.kill(os.getpid(), signal.SIGSTOP)
         else:
+            # What came for the program after its end.
+            while signal.sigtimedwait(FORWARDED, 0) is not None:
+                pass
             return status
 
 

@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> int:
     try:
         path = find(arguments.command[0], environment)
         if is_inside_run(arguments, environment):
-            return _become(path, arguments.command, environment)
+            child.become(path, arguments.command, environment)
         return child.end_as(_Run(arguments, environment, path, json_file).wait_status())
     except NotFoundError as error:
         print(f"forebay run: {error}", file=sys.stderr)
@@ -181,14 +181,6 @@ class _Run:
 def _exited(status: int) -> int:
     """Return the wait status of a process with an exit status (wait(2))."""
     return status << 8
-
-
-def _become(path: str, command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Replace this process: what it serves is in the environment already."""
-    try:
-        os.execve(path, command, environment)
-    except OSError as error:
-        raise NotFoundError(f"{command[0]}: cannot be started: {error.strerror}", 126) from None
 
 
 def _is_first_of_node(environment: Mapping[str, str]) -> bool:

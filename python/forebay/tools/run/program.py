@@ -117,6 +117,8 @@ def outlook(path: str, command: tuple[str, ...], environment: Mapping[str, str])
 
 def loading_problem(environment: Mapping[str, str]) -> str | None:
     """Return what the dynamic linker says of the preloaded libraries, None if they load."""
+    # Without a table the library counts nothing.
+    environment = {name: value for name, value in environment.items() if name != "FOREBAY_TABLE"}
     ours, theirs = os.pipe()
     try:
         actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
