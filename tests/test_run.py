@@ -277,6 +277,18 @@ def test_staging_comes_first_and_says_how_far_it_is(runs):
     assert [one["what"] for one in runs.calls()] == ["open", "stage", "finish", "close"]
 
 
+def test_staging_shows_a_bar_on_a_terminal_and_stops_with_the_job(runs, terminal, tmp_path):
+    script = tmp_path / "command"
+    command = runs.command("echo", "program", options=["--stage"], steps=30)
+    script.write_text("exec " + " ".join(map(quoted, command)))
+    terminal.write(f"bash {script}\n")
+    terminal.wait_for(r"\[#+\.+\] staging: \d of 30 files")
+    terminal.write("\x1a")
+    terminal.wait_for("Stopped")
+    terminal.write("fg\n")
+    terminal.wait_for("program")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_staging_and_no_program_starts(runs, number):
     command = runs.command("echo", "begun", options=["--stage"], steps=10**9)

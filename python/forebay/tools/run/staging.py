@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -21,39 +22,41 @@ _LINE_EVERY_S = 10.0
 
 _BAR_CHARACTERS = 30
 
-# Those that end a process which does not handle them. SIGINT raises KeyboardInterrupt.
-_ENDING = FORWARDED - {signal.SIGCONT, signal.SIGTSTP}
-
 
 def stage(session: Session) -> signal.Signals | None:
     """Copy all sources; return the signal that ended it early."""
-    is_terminal = sys.stderr.isatty()
     session.stage()
+    try:
+        return _watch(session)
+    finally:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _watch(session: Session) -> signal.Signals | None:
     shown_at = time.monotonic()
     while True:
         found = session.progress()
         now = time.monotonic()
-        if is_terminal:
+        if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{_bar(found)}")
             sys.stderr.flush()
         elif found["is_done"] or now - shown_at >= _LINE_EVERY_S:
             print(f"forebay run: {_words(found)}", file=sys.stderr, flush=True)
             shown_at = now
+        if found["problem"] is not None:
+            print(f"forebay run: staging: {found['problem']}", file=sys.stderr)
+            return None
         if found["is_done"]:
-            break
-        if (caught := signal.sigtimedwait(_ENDING, _LOOK_EVERY_S)) is not None:
-            _end_line(is_terminal)
+            return None
+        # SIGINT raises KeyboardInterrupt.
+        caught = signal.sigtimedwait(FORWARDED, _LOOK_EVERY_S)
+        if caught is None or caught.si_signo == signal.SIGCONT:
+            continue
+        if caught.si_signo != signal.SIGTSTP:
             return signal.Signals(caught.si_signo)
-    _end_line(is_terminal)
-    if found["problem"] is not None:
-        print(f"forebay run: staging: {found['problem']}", file=sys.stderr)
-    return None
-
-
-def _end_line(is_terminal: bool) -> None:
-    if is_terminal:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _bar(found: dict[str, Any]) -> str:
