@@ -29,9 +29,13 @@ def stage(session: Session) -> signal.Signals | None:
     try:
         return _watch(session)
     finally:
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        _erase_bar()
+
+
+def _erase_bar() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
 
 def _watch(session: Session) -> signal.Signals | None:
@@ -46,6 +50,7 @@ def _watch(session: Session) -> signal.Signals | None:
             print(f"forebay run: {_words(found)}", file=sys.stderr, flush=True)
             shown_at = now
         if found["problem"] is not None:
+            _erase_bar()
             print(f"forebay run: staging: {found['problem']}", file=sys.stderr)
             return None
         if found["is_done"]:
