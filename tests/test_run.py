@@ -199,6 +199,28 @@ for line in sys.stdin:
     terminal.wait_for("status=0")
 
 
+def test_a_program_gets_each_signal_of_the_terminal_once(runs, terminal, tmp_path):
+    program = """
+import signal, sys, time
+caught = []
+for number in (signal.SIGTSTP, signal.SIGQUIT):
+    signal.signal(number, lambda number, _: caught.append(number))
+print("be" + "gun", flush=True)
+for line in sys.stdin:
+    print("caught", sorted(caught), flush=True)
+"""
+    script = tmp_path / "command"
+    script.write_text("exec " + " ".join(map(quoted, runs.command(PYTHON, "-c", program))))
+    terminal.write(f"bash {script}\n")
+    terminal.wait_for("begun")
+    terminal.write("\x1a")
+    terminal.write("\x1c")
+    terminal.write("\n")
+    terminal.wait_for(r"caught \[3, 20\]")
+    terminal.write("\n")
+    terminal.wait_for(r"caught \[3, 20\]")
+
+
 def test_an_interrupt_ends_program_and_run(runs, terminal, tmp_path):
     script = tmp_path / "command"
     script.write_text(

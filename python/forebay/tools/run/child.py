@@ -35,6 +35,8 @@ FORWARDED = frozenset(
 )
 # The terminal sends them to the program as well.
 _LEFT_TO_PROGRAM = (signal.SIGINT, signal.SIGQUIT)
+# Of a signal that the terminal sent, to the whole process group (sigaction(2)).
+_SI_KERNEL = 0x80
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # A terminal stops a job with these. Who sends SIGSTOP to the program means it alone.
 _STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -122,10 +124,10 @@ def wait(pid: int) -> int:
     while True:
         found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if found == 0:
-            number = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD}).si_signo
-            if number in FORWARDED:
+            caught = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
+            if caught.si_signo in FORWARDED and caught.si_code != _SI_KERNEL:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                    os.kill(pid, caught.si_signo)
         elif os.WIFSTOPPED(status):
             if os.WSTOPSIG(status) in _STOPS and _is_stopped(pid):
                 os.kill(os.getpid(), signal.SIGSTOP)
