@@ -281,6 +281,17 @@ def test_a_program_runs_if_the_daemon_cannot_be_reached(runs, source):
     assert b"it did not start" in done.stderr
 
 
+def test_a_program_runs_if_a_tier_of_the_system_cannot_be_used(runs, tmp_path):
+    (tmp_path / "system.toml").write_text('tiers = ["/no/such/directory:8MiB"]\n')
+    command = runs.command("true")
+    place = command.index("--tier")
+    del command[place : place + 2]
+    done = alone(command, env={**os.environ, "FOREBAY_SYSTEM_CONFIG": str(tmp_path / "system.toml")})
+    assert (done.returncode, b"/no/such/directory" in done.stderr) == (0, True)
+    environment = {**os.environ, "FOREBAY_TIERS": "/no/such/directory:8MiB"}
+    assert alone(command, env=environment).returncode == 2
+
+
 def test_a_library_that_cannot_be_loaded_is_not_preloaded(runs, source, tmp_path):
     (tmp_path / "libforebay_preload.so").write_text("no library")
     code = "from forebay.tools.run import main, served; import pathlib; "

@@ -118,9 +118,9 @@ class _Run:
         """Open a run; None if that fails through no fault of the user."""
         try:
             session = open_session(self._settings)
-        except OptionError:
-            raise
         except ForebayError as error:
+            if isinstance(error, OptionError) and not self._settings.is_of_system:
+                raise
             self._note(f"the program reads the source: {error}")
             return None
         for warning in session.warnings:

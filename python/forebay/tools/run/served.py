@@ -71,23 +71,29 @@ class Settings(NamedTuple):
     check: bool
     fetch: str
     keep: bool
+    is_of_system: bool
+    """Whether the tiers are from the configuration file of the system."""
 
 
 def settings(arguments: Arguments, environment: Mapping[str, str]) -> Settings:
-    """Return the settings of a command line, checked as far as they can be without the daemon.
+    """Return the settings of a command line.
 
     Raises
     ------
     OptionError
-        If the preload library, a tier or a source cannot be used.
+        If the preload library or a source cannot be used, or a tier is not described as it should.
     """
     _check_library()
-    tiers = _tiers(arguments, environment)
-    sources = _sources(arguments)
-    for tier in tiers:
-        _check_apart(tier, sources)
-    fetch = arguments.fetch or "follow"
-    return Settings(tiers, sources, arguments.frozen, arguments.check, fetch, not arguments.no_keep)
+    tiers, is_of_system = _tiers(arguments, environment)
+    return Settings(
+        tiers=tiers,
+        sources=_sources(arguments),
+        frozen=arguments.frozen,
+        check=arguments.check,
+        fetch=arguments.fetch or "follow",
+        keep=not arguments.no_keep,
+        is_of_system=is_of_system,
+    )
 
 
 def open_session(settings: Settings) -> Session:
@@ -100,6 +106,8 @@ def open_session(settings: Settings) -> Session:
     StorageError
         If the daemon cannot be reached.
     """
+    for tier in settings.tiers:
+        _check_apart(tier, settings.sources)
     session: Session = _native.RunSession(  # type: ignore[attr-defined]
         tiers=json.dumps([tier.facts() for tier in settings.tiers]),
         sources=list(settings.sources),
@@ -136,21 +144,24 @@ def _check_library() -> None:
         )
 
 
-def _tiers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[Tier, ...]:
+def _tiers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[tuple[Tier, ...], bool]:
+    """Return the tiers, and whether they are from the configuration file of the system."""
     tiers: tuple[Tier, ...]
+    is_of_system = False
     if arguments.tiers:
         (option,) = (option for option in OPTIONS if option.name == "tiers")
         tiers = option.read("--tier", list(arguments.tiers))
     else:
         if arguments.config:
             environment = {**environment, CONFIG_VARIABLE: arguments.config}
-        tiers = resolve({"tiers": None}, environment)["tiers"]
+        resolved = resolve({"tiers": None}, environment)
+        tiers, is_of_system = resolved["tiers"], "tiers" in resolved.of_system
     if not tiers:
         raise option_error(
             "forebay run: there is no tier: expected --tier, FOREBAY_TIERS or a configuration file",
             "write for example --tier /scratch/me:200GiB",
         )
-    return tiers
+    return tiers, is_of_system
 
 
 def _sources(arguments: Arguments) -> tuple[str, ...]:
