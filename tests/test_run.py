@@ -371,6 +371,7 @@ def test_json_has_the_documented_keys(runs, tmp_path):
     runs.run("sh", "-c", "kill -9 $$", options=["--json", file])
     assert json.loads(file.read_text())["signal"] == 9
     assert [one.name for one in tmp_path.glob("summary*")] == ["summary.json"]
+    assert json.loads(runs.run("true", options=["--json", "/dev/stdout"]).stdout)["exit_status"] == 0
 
 
 @pytest.mark.parametrize(("status", "expected"), [(0, 1), (3, 3)])
@@ -380,6 +381,10 @@ def test_a_copy_that_differs_is_a_failure(runs, status, expected):
     assert done.returncode == expected
     assert b"/data/a" in done.stderr
     assert b"4,096" in done.stderr
+
+
+def test_a_check_that_was_not_made_is_a_failure(runs):
+    assert runs.run("true", options=["--check"], fails="it did not start").returncode == 1
 
 
 def test_a_run_imports_neither_click_nor_numpy_nor_rich(runs):

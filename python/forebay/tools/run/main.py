@@ -94,8 +94,8 @@ class _Run:
         try:
             # Threads of the session inherit the mask, so that signals wait for this thread.
             with child.hold_signals() as mask:
-                session = self._open()
                 try:
+                    session = self._open()
                     ended_by = stage(session) if session and self._arguments.stage else None
                 except KeyboardInterrupt:
                     ended_by = signal.SIGINT
@@ -150,6 +150,9 @@ class _Run:
         if self._json_file is not None:
             self._write(self._json_file, status, found)
         if found is None:
+            if self._arguments.check:
+                print("forebay run: check failed: copies were not compared", file=sys.stderr)
+                return status or _exited(1)
             return status
         if _is_first_of_node(self._environment):
             for line in summary.lines(found):
@@ -169,10 +172,15 @@ class _Run:
             "notes": self._notes,
             "run": found,
         }
-        # Several ranks may write the same file.
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        text = json.dumps(facts) + "\n"
         try:
-            draft.write_text(json.dumps(facts) + "\n")
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                # A link, a pipe or a device.
+                path.write_text(text)
+                return
+            # Several ranks may write the same file.
+            draft = path.with_name(f"{path.name}.{os.getpid()}")
+            draft.write_text(text)
             draft.replace(path)
         except OSError as error:
             self._note(f"--json {path}: cannot be written: {error.strerror}")

@@ -58,8 +58,8 @@ class Session(Protocol):
 
 
 def is_inside_run(arguments: Arguments, environment: Mapping[str, str]) -> bool:
-    """Whether another ``forebay run`` serves this one, which asks for nothing of its own."""
-    return _TABLE in environment and not arguments.tiers and not arguments.sources
+    """Whether another ``forebay run`` serves this one, which has no options."""
+    return _TABLE in environment and arguments == Arguments(command=arguments.command)
 
 
 class Settings(NamedTuple):
