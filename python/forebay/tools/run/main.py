@@ -130,12 +130,10 @@ class _Run:
     def _environment_of_program(self, session: Session | None, can_preload: bool) -> dict[str, str]:
         if session is None or not can_preload:
             return self._environment
-        environment = environment_of_program(self._environment, session.table)
-        # Another preloaded library may be the one that fails, and that is the user's.
-        if (problem := loading_problem(environment)) is not None and str(LIBRARY) in problem:
+        if (problem := loading_problem(LIBRARY)) is not None:
             self._note(f"the program reads the source: {problem}")
             return self._environment
-        return environment
+        return environment_of_program(self._environment, session.table)
 
     def _report(self, session: Session | None, status: int) -> int:
         """Finish copies and say what came from the tiers; return the wait status to end with."""

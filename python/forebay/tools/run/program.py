@@ -115,14 +115,12 @@ def outlook(path: str, command: tuple[str, ...], environment: Mapping[str, str])
         return Outlook(True, tuple(notes))
 
 
-def loading_problem(environment: Mapping[str, str]) -> str | None:
-    """Return what the dynamic linker says of the preloaded libraries, None if they load."""
-    # Without a table the library counts nothing.
-    environment = {name: value for name, value in environment.items() if name != "FOREBAY_TABLE"}
+def loading_problem(library: Path) -> str | None:
+    """Return what the dynamic linker says of a library that is preloaded; None if it loads."""
     ours, theirs = os.pipe()
     try:
         actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
-        pid = os.posix_spawn("/bin/true", ["true"], environment, file_actions=actions)
+        pid = os.posix_spawn("/bin/true", ["true"], {"LD_PRELOAD": str(library)}, file_actions=actions)
     except OSError:
         os.close(theirs)
         os.close(ours)
