@@ -25,13 +25,13 @@ PYTHON = sys.executable
 
 # Waits for a signal and says which one came.
 CATCHER = """
-import signal, sys
+import signal, sys, time
 caught = []
 for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP"):
     signal.signal(getattr(signal, name), lambda number, _: caught.append(signal.Signals(number).name))
 print("ready", flush=True)
 while not caught:
-    signal.pause()
+    time.sleep(0.01)
 print(*caught, flush=True)
 """
 

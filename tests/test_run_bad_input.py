@@ -16,6 +16,8 @@ def places(tmp_path, monkeypatch):
     """A tier and a source, and no tier from elsewhere."""
     for name in ("tier", "source", "source/inner"):
         (tmp_path / name).mkdir()
+    for name in ("file", "source/file"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     for name in ("FOREBAY_TIERS", "FOREBAY_CONFIG", "FOREBAY_TABLE"):
         monkeypatch.delenv(name, raising=False)
@@ -39,7 +41,12 @@ CASES = {
     "no source": ((*TIER, "--", "touch", "begun"), "--source"),
     "no such source": ((*TIER, "--source", "missing", "--", "touch", "begun"), "--source missing"),
     "empty source": ((*TIER, "--source", "", "--", "touch", "begun"), "--source"),
-    "source is a file": ((*TIER, "--source", "/dev/null", "--", "touch", "begun"), "found another file"),
+    "source is a device": ((*TIER, "--source", "/dev/null", "--", "touch", "begun"), "a directory or a file"),
+    "tier is a file": (("--tier", "file:8MiB", *SOURCE, "--", "touch", "begun"), "tier file: expected a dir"),
+    "source file inside of the tier": (
+        ("--tier", "source:8MiB", "--source", "source/file", "--", "touch", "begun"),
+        "source/file inside of source",
+    ),
     "no such tier": (("--tier", "missing:8MiB", *SOURCE, "--", "touch", "begun"), "tier missing"),
     "no size": (("--tier", "tier", *SOURCE, "--", "touch", "begun"), "PATH:SIZE"),
     "size that cannot be read": (("--tier", "tier:much", *SOURCE, "--", "touch", "begun"), "'much'"),

@@ -42,7 +42,13 @@ OPTIONS = (
         "DIR:SIZE",
         is_repeated=True,
     ),
-    Flag("--source", "sources", "Directory of the data; repeat for several.", "DIR", is_repeated=True),
+    Flag(
+        "--source",
+        "sources",
+        "Directory of the data, or a file; repeat for several.",
+        "DIR",
+        is_repeated=True,
+    ),
     Flag("--stage", "stage", "Copy the sources first, then start the program."),
     Flag(
         "--frozen",

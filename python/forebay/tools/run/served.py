@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -170,23 +170,25 @@ def _sources(arguments: Arguments) -> tuple[str, ...]:
             "forebay run: there is no source", "name the directory of the data: --source /lustre/data"
         )
     for source in arguments.sources:
-        _check_directory(f"--source {source}", source)
+        _check_kind(f"--source {source}", source, "a directory or a file", stat.S_ISDIR, stat.S_ISREG)
     # Links stay as the user wrote them.
     return tuple(os.path.abspath(source) for source in arguments.sources)  # noqa: PTH100
 
 
-def _check_directory(what: str, path: str | os.PathLike[str]) -> None:
+def _check_kind(
+    what: str, path: str | os.PathLike[str], expected: str, *kinds: Callable[[int], bool]
+) -> None:
     try:
-        is_directory = stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 - an empty path is none
+        mode = os.stat(path).st_mode  # noqa: PTH116 - an empty path is none
     except OSError as error:
-        raise option_error(f"{what}: expected a directory: {error.strerror}") from None
-    if not is_directory:
-        raise option_error(f"{what}: expected a directory, found another file")
+        raise option_error(f"{what}: expected {expected}: {error.strerror}") from None
+    if not any(is_kind(mode) for is_kind in kinds):
+        raise option_error(f"{what}: expected {expected}, found something else")
 
 
 def _check_apart(tier: Tier, sources: Sequence[str]) -> None:
     """Refuse a tier inside of a source, and the reverse, also through links and bind mounts."""
-    _check_directory(f"tier {tier.path}", tier.path)
+    _check_kind(f"tier {tier.path}", tier.path, "a directory", stat.S_ISDIR)
     for source in sources:
         for inner, outer in ((tier.path, source), (source, tier.path)):
             if _identity(Path(outer)) in _identities(inner):
