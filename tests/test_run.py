@@ -308,6 +308,8 @@ def test_staging_comes_first_and_says_how_far_it_is(runs):
     assert (done.stdout, done.returncode) == (b"begun\n", 0)
     assert b"3 of 3 files, 3 MiB of 3 MiB" in done.stderr
     assert [one["what"] for one in runs.calls()] == ["open", "stage", "finish", "close"]
+    done = runs.run("echo", "begun", options=["--stage"], problem="/data/x: Permission denied")
+    assert (done.stdout, b"/data/x: Permission denied" in done.stderr) == (b"begun\n", True)
 
 
 def test_staging_shows_a_bar_on_a_terminal_and_stops_with_the_job(runs, terminal, tmp_path):
@@ -338,8 +340,6 @@ A_LEVEL = {
     "path": "/tier/forebay-0/v1",
     "opens": 5,
     "bytes": 5 << 20,
-    "copies": 2,
-    "copied_bytes": 2 << 20,
     "quota_bytes": 1 << 30,
     "taken_bytes": 1 << 20,
     "state": "open",

@@ -21,8 +21,6 @@ LEVEL = {
     "path": "/the/tier/forebay-0/v1",
     "opens": 5,
     "bytes": 5 << 20,
-    "copies": 2,
-    "copied_bytes": 2 << 20,
     "quota_bytes": 1 << 30,
     "taken_bytes": 1 << 20,
     "state": "full",

@@ -106,7 +106,7 @@ def _rows(runs: list[dict[str, Any]], before: dict[Any, float], seconds: float) 
                 bytes_text(sum(level["bytes"] for level in run["levels"])),
                 "",
                 f"{run['copied_files']:,}",
-                bytes_text(run["copied_bytes"]),
+                "",
                 "",
                 f"{run['waiting_files'] + run['copying_files']:,}",
             )
@@ -122,7 +122,7 @@ def _rows(runs: list[dict[str, Any]], before: dict[Any, float], seconds: float) 
                     f"{level['opens']:,}",
                     bytes_text(level["bytes"]),
                     rate,
-                    f"{level['copies']:,}",
+                    "",
                     bytes_text(level["taken_bytes"]),
                     bytes_text(level["quota_bytes"]),
                     "",

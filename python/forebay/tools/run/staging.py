@@ -49,11 +49,11 @@ def _watch(session: Session) -> signal.Signals | None:
         elif found["is_done"] or now - shown_at >= _LINE_EVERY_S:
             print(f"forebay run: {_words(found)}", file=sys.stderr, flush=True)
             shown_at = now
-        if found["problem"] is not None:
-            _erase_bar()
-            print(f"forebay run: staging: {found['problem']}", file=sys.stderr)
-            return None
         if found["is_done"]:
+            # The first file or directory that could not be copied.
+            if found["problem"] is not None:
+                _erase_bar()
+                print(f"forebay run: staging: {found['problem']}", file=sys.stderr)
             return None
         # SIGINT raises KeyboardInterrupt.
         caught = signal.sigtimedwait(FORWARDED, _LOOK_EVERY_S)
