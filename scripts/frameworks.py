@@ -11,7 +11,7 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning and what the tests need are installed without further requirements, which would bring
    step 2's back.
-5. This package is put on the path: its Python files, and the extension that ``make build`` has left
+5. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 6. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
