@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from pathlib import Path
 
+import forebay
 from asynchronous.accuracy import quantile
 from asynchronous.containers import FORMATS
+from forebay import _native
 from sections import Row
-from tiering.study import TIER, Study, bench, epochs_of
+from tiering.study import LOADER_MEMORY, TIER, Study, bench, epochs_of, mounts, read
 
 SAMPLE_BYTES = 114_660
 DATA_BYTES = 840 << 20
@@ -63,10 +66,10 @@ def first_epoch(study: Study) -> list[Row]:
     path = samples.make("tfrecord")
     data_bytes = samples.count * SAMPLE_BYTES
     rows: list[Row] = []
-    for order, compute in (("group", "0"), ("shuffle", "0")):
+    for order in ("group", "shuffle"):
         found = bench(
             path, f"forebay@{order}+none,forebay@{order}+fits", "--ranks", "1", "--batch-size", "32",
-            "--compute", compute, tiers={"none": None, "fits": "2GiB"}, epochs=2, repetitions=study.pick(PAIRS, 1),
+            tiers={"none": None, "fits": "2GiB"}, epochs=2, repetitions=study.pick(PAIRS, 1),
             memory=study.pick(MEMORY, None),
         )  # fmt: skip
         plain, tiered = found["rows"]
@@ -78,16 +81,30 @@ def first_epoch(study: Study) -> list[Row]:
         rows.append(
             {
                 "order": order,
-                "compute": compute,
                 "time_ratio": statistics.median(ratios),
                 **interval(ratios),
                 "source_ratio": first["source_bytes"] / alone["source_bytes"],
                 "reads_ratio": first["reads"] / alone["reads"],
                 # What epoch 1 did not copy is read again.
                 "skipped_share": second["source_bytes"] / data_bytes,
+                "steadiness": steadiness(path, order, study.pick(PAIRS, 1)),
             }
         )
     return rows
+
+
+def steadiness(path: Path, order: str, runs: int) -> float:
+    """Samples/s of the last quarter of the first epoch over those of the first; median of runs."""
+    ratios = []
+    with mounts(path.parent) as place:
+        for _ in range(runs):
+            # Two epochs are announced, so copies are made; the first one is read.
+            steps = len(forebay.Loader(path, 8, order=order, world="single"))
+            level = (f"{place.tier}:2GiB",)
+            first = read(place, path.name, level, order=order, epochs=2, steps=steps, memory=LOADER_MEMORY)
+            ratios.append(first["quarters"][0] / first["quarters"][-1])
+            _native.clear_tiers([place.tier])
+    return statistics.median(ratios)
 
 
 def interval(ratios: list[float]) -> Row:

@@ -6,9 +6,17 @@ nothing twice. Small samples in `shuffle` would, so each node reads most of the 
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+
+from asynchronous.containers import Samples
+from forebay import _native
 from sections import Result, Row
 from tiering.fitting import DATA_BYTES, MEMORY, SAMPLE_BYTES
-from tiering.study import Study, bench, epochs_of, quota
+from tiering.study import Mounts, Study, bench, epochs_of, mounts, quota
 
 NODES = 4
 RANKS_MEMORY = "600MiB"
@@ -16,33 +24,49 @@ RANKS_MEMORY = "600MiB"
 
 
 def nodes(study: Study) -> list[Row]:
-    """Source bytes per epoch over the data, beside the prediction of `explain()`."""
+    """Source bytes over the data, beside the prediction of `explain()`.
+
+    Loaders read ahead across epochs, but not beyond the last: runs of one more epoch are compared.
+    """
     rows: list[Row] = []
-    for name, sample_bytes, order, epochs in (
-        ("groups of whole chunks", 1 << 16, "group:samples=16,window=4", 3),
-        ("small samples", SAMPLE_BYTES, "shuffle", 6),
+    for name, sample_bytes, order, runs in (
+        ("groups of whole chunks", 1 << 16, "group:samples=16,window=4", (2, 3)),
+        ("samples of 112 KiB", SAMPLE_BYTES, "shuffle", (3,)),
     ):
         samples = study.samples(sample_bytes, DATA_BYTES)
-        path = samples.make("npy")
+        path = aligned(samples)
         data_bytes = samples.count * sample_bytes
-        found = bench(
-            path, f"forebay@{order}+quarter", "--ranks", str(NODES), "--nodes", str(NODES), "--batch-size", "8",
-            tiers={"quarter": quota(data_bytes, 1 / NODES)}, epochs=study.pick(epochs, 2),
-            memory=study.pick(MEMORY, None),
-        )  # fmt: skip
-        row = found["rows"][0]
-        predicted = predictions(row)
-        for number, one in enumerate(epochs_of(row)):
-            share = one["source_bytes"] / data_bytes
-            line: Row = {"name": name, "order": order, "epoch": number + 1, "source_share": share}
-            if number < len(predicted):
-                line |= {
-                    "predicted_share": predicted[number] / data_bytes,
-                    "difference": share - predicted[number] / data_bytes,
+        read, predicted, before = 0.0, 0.0, 0
+        for epochs in runs:
+            found = bench(
+                path, f"forebay@{order}+quarter", "--ranks", str(NODES), "--nodes", str(NODES), "--batch-size",
+                "8", tiers={"quarter": quota(data_bytes, 1 / NODES)}, epochs=epochs,
+                memory=study.pick(MEMORY, None),
+            )  # fmt: skip
+            row = found["rows"][0]
+            total = sum(one["source_bytes"] for one in epochs_of(row)) / data_bytes
+            forecast = sum(predictions(row)[:epochs]) / data_bytes
+            rows.append(
+                {
+                    "name": name,
+                    "order": order,
+                    "epochs": f"{before + 1} to {epochs}" if before + 1 < epochs else str(epochs),
+                    "source_share": total - read,
+                    "predicted_share": forecast - predicted,
+                    "ratio": (total - read) / (forecast - predicted),
                 }
-            rows.append(line)
-        samples.remove("npy")
+            )
+            read, predicted, before = total, forecast, epochs
+        path.unlink()
     return rows
+
+
+def aligned(samples: Samples) -> Path:
+    """Write samples to an HDF5 file whose first one begins at a whole chunk."""
+    path = samples.raw.with_suffix(".aligned.h5")
+    with h5py.File(path, "w", alignment_threshold=samples.sample_bytes, alignment_interval=1 << 20) as file:
+        file["x"] = samples.array
+    return path
 
 
 def predictions(row: Result) -> list[float]:
@@ -51,23 +75,45 @@ def predictions(row: Result) -> list[float]:
 
 
 def sharing(study: Study) -> list[Row]:
-    """Four ranks of one node with one tier: source bytes of the first epoch over the data."""
+    """Source bytes of each epoch over the data: four ranks of a node, and two jobs at once."""
     samples = study.samples(SAMPLE_BYTES, DATA_BYTES)
     path = samples.make("tfrecord")
+    data_bytes = samples.count * SAMPLE_BYTES
     rows: list[Row] = []
     for order in ("group", "sequential", "shuffle"):
         found = bench(
             path, f"forebay@{order}+fits", "--ranks", "4", "--batch-size", "8",
-            tiers={"fits": "2GiB"}, epochs=3,
-            memory=study.pick(RANKS_MEMORY, None),
+            tiers={"fits": "2GiB"}, epochs=3, memory=study.pick(RANKS_MEMORY, None),
         )  # fmt: skip
-        data_bytes = samples.count * SAMPLE_BYTES
         shares = [one["source_bytes"] / data_bytes for one in epochs_of(found["rows"][0])]
         rows.append(
             {
+                "name": "four ranks",
                 "order": order,
                 **{f"source_share_{number}": share for number, share in enumerate(shares, 1)},
                 "source_share": sum(shares),
             }
         )
+    with mounts(path.parent) as place:
+        for order in ("group", "sequential", "shuffle"):
+            place.drop_caches()
+            before = place.source_bytes()
+            two_jobs(place, path.name, order)
+            share = (place.source_bytes() - before) / data_bytes
+            _native.clear_tiers([place.tier])
+            rows.append({"name": "two jobs", "order": order, "source_share": share})
     return rows
+
+
+def two_jobs(place: Mounts, name: str, order: str) -> None:
+    """Read three epochs in two processes at once."""
+    script = Path(__file__).with_name("job.py")
+    words = (script, place.source / name, f"{place.tier}:2GiB", order)
+    jobs = [
+        subprocess.Popen([sys.executable, *map(str, words), str(seed)], stderr=subprocess.PIPE, text=True)
+        for seed in (1, 2)
+    ]
+    for job in jobs:
+        _, said = job.communicate()
+        if job.returncode:
+            raise RuntimeError(said)

@@ -8,14 +8,13 @@ whose chunks are spread evenly.
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+import statistics
 
 import forebay
 from forebay import _native
 from sections import Row
 from tiering.fitting import DATA_BYTES, MEMORY, SAMPLE_BYTES
-from tiering.study import HELD, Mounts, Study, bench, epochs_of, mounts, quota
+from tiering.study import HELD, Study, bench, epochs_of, mounts, quota, read
 
 ORDERS = ("group", "sequential", "contiguous", "shuffle")
 SOURCE_BYTES_PER_SECOND, TIER_BYTES_PER_SECOND = 1.1e9, 2.4e9
@@ -45,6 +44,7 @@ def half(study: Study) -> list[Row]:
                 "order": order,
                 "epochs": epochs,
                 **{f"source_share_{number}": share for number, share in enumerate(shares, 1)},
+                "later_share": statistics.mean(shares[1:]),
                 "saved": saved,
                 "bound": bound,
                 "of_bound": saved / bound,
@@ -61,22 +61,21 @@ def bound_of_saving(epochs: int) -> float:
 
 def first_touch(study: Study) -> list[Row]:
     """Exposed time of an epoch in `sequential`, by what the tier holds."""
-    samples = study.samples(SAMPLE_BYTES, DATA_BYTES // 2)
+    samples = study.samples(SAMPLE_BYTES, DATA_BYTES)
     path = samples.make("tfrecord")
     data_bytes = samples.count * SAMPLE_BYTES
     with mounts(path.parent) as place:
-        steps = read(place, path.name, (), epochs=1, compute_s=0.0)["steps"]
+        steps = read(place, path.name, (), epochs=1)["steps"]
         tier = forebay.Tier(path=place.tier, size=quota(data_bytes, HELD))
         level = f"{tier.path}:{tier.size}"
-        # Filled with what came first, under a larger quota and with little read ahead: after that
-        # it takes no more.
+        # Filled with what came first, under a larger quota: after that it takes no more.
         large = (f"{place.tier}:2GiB",)
-        read(place, path.name, large, epochs=2, compute_s=0.0, steps=round(HELD * steps), memory="24MiB")
-        reading = read(place, path.name, (level,), epochs=1, compute_s=0.0)
+        read(place, path.name, large, epochs=2, steps=round(HELD * steps))
+        reading = read(place, path.name, (level,), epochs=1)
         compute_s = reading["seconds"] / READING / steps
         touched = read(place, path.name, (level,), epochs=1, compute_s=compute_s)
         _native.clear_tiers([place.tier])
-        read(place, path.name, (level,), epochs=3, compute_s=0.0)
+        read(place, path.name, (level,), epochs=3)
         spread = read(place, path.name, (level,), epochs=1, compute_s=compute_s)
     rows: list[Row] = [
         {
@@ -89,37 +88,3 @@ def first_touch(study: Study) -> list[Row]:
         for name, found in (("first touch", touched), ("spread", spread))
     ]
     return rows
-
-
-def read(
-    place: Mounts,
-    name: str,
-    tiers: tuple[str, ...],
-    *,
-    epochs: int,
-    compute_s: float,
-    steps: int | None = None,
-    memory: str = "64MiB",
-) -> Row:
-    """Read epochs, or steps of the first one; what the last epoch took."""
-    dataset = forebay.open(Path(place.source) / name)
-    options = {"order": "sequential", "memory": memory, "world": "single", "epochs": epochs}
-    with forebay.Loader(dataset, 32, tiers=tiers, **options) as loader:
-        for _ in range(1 if steps else epochs):
-            place.drop_caches()
-            before, source = loader.stats(), place.source_bytes()
-            begun = time.perf_counter()
-            taken = 0
-            for _ in loader:
-                time.sleep(compute_s)
-                taken += 1
-                if taken == steps:
-                    break
-            seconds = time.perf_counter() - begun
-            exposed = loader.stats()["exposed_seconds"] - before["exposed_seconds"]
-    return {
-        "steps": taken,
-        "seconds": seconds,
-        "exposed_seconds": exposed,
-        "source_bytes": place.source_bytes() - source,
-    }

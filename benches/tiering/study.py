@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import forebay
 from asynchronous.containers import Samples
 from forebay.tools import pfs
-from sections import DIRECTORY, Result, run
+from sections import DIRECTORY, Result, Row, run
 
 SOURCE, TIER = "nfs", "local-nvme"
 TIME_SCALE = "6"
@@ -120,19 +123,59 @@ class Mounts:
 
 
 @contextmanager
-def mounts(backing: Path, time_scale: float = float(TIME_SCALE)) -> Iterator[Mounts]:
+def mounts(backing: Path, time_scale: float = float(TIME_SCALE), source: str = SOURCE) -> Iterator[Mounts]:
     """Mount a directory and an empty tier."""
     with tempfile.TemporaryDirectory(prefix="forebay-study-") as place:
         below = [Path(place) / name for name in ("source", "tier", "kept")]
         for one in below:
             one.mkdir(mode=0o700)
-        source, tier, kept = below
-        first = pfs.Server.start(backing, [source], preset=SOURCE, time_scale=time_scale)
+        point, tier, kept = below
+        first = pfs.Server.start(backing, [point], preset=source, time_scale=time_scale)
         try:
             second = pfs.Server.start(kept, [tier], preset=TIER, time_scale=time_scale)
             try:
-                yield Mounts(source, tier, (first, second))
+                yield Mounts(point, tier, (first, second))
             finally:
                 second.end()
         finally:
             first.end()
+
+
+def read(
+    place: Mounts,
+    name: str,
+    tiers: tuple[str, ...],
+    *,
+    order: str = "sequential",
+    epochs: int,
+    compute_s: float = 0.0,
+    steps: int | None = None,
+    memory: str = "24MiB",
+) -> Row:
+    """Read epochs, or steps of the first one; what the last epoch took, and each quarter of it."""
+    dataset = forebay.open(Path(place.source) / name)
+    # Read-ahead, which hides what a step waits for, is little against the data, as in large jobs.
+    options = {"order": order, "memory": memory, "world": "single", "epochs": epochs}
+    with forebay.Loader(dataset, 8, tiers=tiers, **options) as loader:
+        expected = steps or len(loader)
+        for _ in range(1 if steps else epochs):
+            place.drop_caches()
+            before, source = loader.stats(), place.source_bytes()
+            begun = time.perf_counter()
+            ends = []
+            for taken, _ in enumerate(loader, 1):
+                if compute_s:
+                    time.sleep(compute_s)
+                if taken % (expected // 4) == 0:
+                    ends.append(time.perf_counter())
+                if taken == steps:
+                    break
+            seconds = time.perf_counter() - begun
+            exposed = loader.stats()["exposed_seconds"] - before["exposed_seconds"]
+    return {
+        "steps": taken,
+        "seconds": seconds,
+        "quarters": [end - start for start, end in pairwise([begun, *ends[:4]])],
+        "exposed_seconds": exposed,
+        "source_bytes": place.source_bytes() - source,
+    }

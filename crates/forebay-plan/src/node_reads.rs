@@ -28,7 +28,19 @@
 //! a unit's runs comes first is chance and together they cover the unit once, so the first run to
 //! touch it covers 1/m of it.
 //!
-//! Left out: samples that `drop` leaves out or `wrap` repeats, groups that two lanes share, and
+//! A node fetches f bytes for each one that it needs:
+//! - Samples of a segment that lie near each other are read together with what is between them. In
+//!   `shuffle` a segment holds each sample with probability p. The next one of the segment is j
+//!   samples on with probability p·(1 − p)^j, and J samples fit into the longest gap that is read:
+//!   f = 1 + Σ j·p·(1 − p)^j over j up to J.
+//! - Reads fetch whole pages of c bytes, c − min(a, c) more for each. One of 1/(1 − p)^(J+1) runs
+//!   ends a read.
+//!
+//! So a gap of a node covers a run (f − 1)/W times in an epoch, and the node touches a unit with
+//! probability 1 − ((1 − 1/W)·exp(−(f − 1)/W))^m. A gap covers the unit whole, so what touches it
+//! first covers 1 − (1 − 1/m)/f of it.
+//!
+//! Left out: gaps between the runs of other orders, samples that `drop` leaves out or `wrap` repeats, groups that two lanes share, and
 //! differences between sample sizes.
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +56,8 @@ pub struct NodeReads {
     pub run_bytes: f64,
     /// a, runs start at multiples of so many bytes; 1 where nothing is known.
     pub aligned_bytes: u64,
+    /// f, bytes fetched for each byte needed.
+    pub fetched: f64,
     /// Whether a node reads the same bytes in each epoch.
     pub repeats: bool,
 }
@@ -69,8 +83,27 @@ impl NodeReads {
             nodes,
             run_bytes: samples.clamp(1, spec.samples) as f64 * mean_sample_bytes.max(1.0),
             aligned_bytes: 1,
+            fetched: 1.0,
             repeats: repeats || nodes == 1,
         }
+    }
+
+    /// The same with what reads fetch besides. A segment of `segment_samples` samples of `order` is
+    /// read at once, with gaps up to `gap_bytes` and in pages of `page_bytes`.
+    #[must_use]
+    pub fn fetching(self, order: &Order, segment_samples: u64, gap_bytes: u64, page_bytes: u64) -> Self {
+        let scattered = matches!(order.kind(), Kind::Shuffle | Kind::Given);
+        let (chosen, longest) = if scattered {
+            let share = segment_samples as f64 / order.spec().samples.max(1) as f64;
+            (share.min(1.0), (gap_bytes as f64 / self.run_bytes) as i32)
+        } else {
+            (0.0, 0)
+        };
+        let other = 1.0 - chosen;
+        let in_gaps: f64 = (1..=longest).map(|gap| f64::from(gap) * chosen * other.powi(gap)).sum();
+        let ends = other.powi(longest + 1);
+        let of_page = (page_bytes - self.aligned_bytes.min(page_bytes)) as f64;
+        Self { fetched: 1.0 + in_gaps + ends * of_page / self.run_bytes, ..self }
     }
 
     /// The same, where runs start at multiples of `aligned_bytes`.
@@ -89,11 +122,12 @@ impl NodeReads {
     /// The units of `unit_bytes`, by the number of runs that touch them.
     pub(crate) fn units(&self, unit_bytes: u64) -> [Units; 2] {
         let nodes = self.nodes as f64;
+        let untouched = (1.0 - 1.0 / nodes) * (-(self.fetched - 1.0) / nodes).exp();
         let borders = (unit_bytes - self.aligned_bytes.min(unit_bytes)) as f64 / self.run_bytes;
         let units = |share: f64, runs: f64| {
-            let touched =
-                if self.repeats { (runs / nodes).min(1.0) } else { 1.0 - (1.0 - 1.0 / nodes).powf(runs) };
-            Units { share, touched, covered_at_first: touched / runs }
+            let touched = if self.repeats { (runs / nodes).min(1.0) } else { 1.0 - untouched.powf(runs) };
+            let covered = 1.0 - (1.0 - 1.0 / runs) / self.fetched;
+            Units { share, touched, covered_at_first: touched * covered }
         };
         let more = borders.fract();
         [units(1.0 - more, borders.floor() + 1.0), units(more, borders.floor() + 2.0)]
@@ -149,7 +183,8 @@ mod tests {
 
     #[test]
     fn aligned_runs_of_whole_units_are_not_shared() {
-        let reads = NodeReads { nodes: 4, run_bytes: 2048.0, aligned_bytes: 1024, repeats: false };
+        let reads =
+            NodeReads { nodes: 4, run_bytes: 2048.0, aligned_bytes: 1024, fetched: 1.0, repeats: false };
         assert!((reads.touched(1024) - 0.25).abs() < 1e-12);
         let unaligned = NodeReads { aligned_bytes: 1, ..reads };
         // 1023 of 2048 units have a border inside, which two runs touch.

@@ -11,10 +11,11 @@
 //!    touches it: t·n, as many as there are slots.
 //! 2. Of the h − v missing pieces of chunks with a slot, and of the n wanted chunks, the node reads
 //!    each piece that it touches, whole: u·(h − v + n).
-//! 3. It reads its samples in other chunks as they are: (1 − h − n)/W.
-//! 4. Source = W·D·\[u·(h − v + n) + (1 − h − n)/W\], with h, v and n summed over the levels.
-//! 5. A level delivers v/W, and of the pieces that become present all but what their first run
-//!    covers: (h − v + n)·(1/W − g).
+//! 3. It reads its samples in other chunks as they are, f bytes for each (see `node_reads`):
+//!    (1 − h − n)·f/W.
+//! 4. Source = W·D·\[u·(h − v + n) + (1 − h − n)·f/W\], with h, v and n summed over the levels.
+//! 5. A level delivers v·f/W, and of the pieces that become present all but what their first run
+//!    covers: (h − v + n)·(f/W − g).
 //! 6. The next epoch starts with h + t·n and v + u·(h − v + n).
 //!
 //! This is for orders that give a node other samples in each epoch. Where a node reads the same
@@ -23,13 +24,13 @@
 //! become present later, so u, g and v are kept apart for the two numbers of runs that touch a
 //! piece, and summed.
 //!
-//! Checks: one node reads (1 − q) + q = 1 data set in epoch 1, and 1 − q in each later one. Small
+//! Checks, where f = 1: one node reads (1 − q) + q = 1 data set in epoch 1, and 1 − q in each later one. Small
 //! samples in `shuffle` (t = u = 1, g = 0) read W·q + (1 − q) in epoch 1 and 1 − q later, against 1
 //! without copies: that pays from W + 1 epochs on. Groups of whole chunks (t = u = g = 1/W) read
 //! nothing twice in epoch 1.
 //!
-//! Left out, beside what `node_reads` leaves out: pages that direct reads add at both ends, copies
-//! skipped for want of buffers, and samples of one step that share a piece.
+//! Left out, beside what `node_reads` leaves out: copies skipped for want of buffers, and samples of
+//! one step that share a piece.
 
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +156,7 @@ impl TierForecast<'_> {
 
     /// The bytes of one epoch, after which `levels` hold what it has copied.
     fn epoch(&self, levels: &mut [Filling]) -> EpochBytes {
-        let share = 1.0 / self.reads.nodes as f64;
+        let share = self.reads.fetched / self.reads.nodes as f64;
         let growth = |touched| if self.reads.repeats { 1.0 } else { touched };
         let chunk_growth = growth(self.read_share());
         let bytes = self.data_bytes as f64 * self.reads.nodes as f64;
@@ -241,7 +242,8 @@ impl TierForecast<'_> {
     /// is fast and fits a share q, this is 1 − (1 + (E − 1)·(1 − q))/E.
     #[must_use]
     pub fn saved_share(&self, epochs: u64, rates: &ReadRates) -> f64 {
-        let plain = (self.data_bytes as f64 / rates.source).max(rates.compute_s) * epochs as f64;
+        let plain =
+            (self.data_bytes as f64 * self.reads.fetched / rates.source).max(rates.compute_s) * epochs as f64;
         let tiered: f64 =
             (0..epochs).zip(self.epochs()).map(|(_, bytes)| self.least_seconds(&bytes, rates)).sum();
         if plain > 0.0 { 1.0 - tiered / plain } else { 0.0 }

@@ -21,6 +21,10 @@ struct Case {
     samples: u64,
     sample_bytes: u64,
     batch: u64,
+    /// Steps that are read together in `shuffle`.
+    segment_steps: u64,
+    /// Samples between two of a segment that are read with them.
+    gap_samples: u64,
 }
 
 impl Case {
@@ -32,8 +36,14 @@ impl Case {
 
     fn reads(&self) -> NodeReads {
         let reads = NodeReads::of(&self.order(), self.nodes, self.sample_bytes as f64);
+        let segment = self.segment_steps * self.batch * RANKS / self.nodes;
         // Samples of one size without gaps: runs start at multiples of their own length.
-        reads.aligned(1 << (reads.run_bytes as u64).trailing_zeros())
+        reads.aligned(1 << (reads.run_bytes as u64).trailing_zeros()).fetching(
+            &self.order(),
+            segment,
+            self.gap_samples * self.sample_bytes,
+            1,
+        )
     }
 
     fn data_bytes(&self) -> u64 {
@@ -74,12 +84,16 @@ impl Case {
         found
     }
 
-    /// The byte ranges that a node reads in an epoch: in `shuffle` step by step, else as runs.
+    /// The byte ranges that a node reads in an epoch: in `shuffle` by segments, else as runs.
     fn ranges(&self, order: &Order, epoch: u64, node: u64) -> Vec<Range<u64>> {
         let steps = 0..order.steps_per_epoch();
         let batches = steps.map(|step| self.step(order, epoch, node, step));
         let (mut sets, group): (Vec<Vec<u64>>, u64) = match self.kind {
-            Kind::Shuffle => (batches.collect(), self.samples),
+            Kind::Shuffle => {
+                let batches: Vec<_> = batches.collect();
+                let segments = batches.chunks(self.segment_steps as usize);
+                (segments.map(<[_]>::concat).collect(), self.samples)
+            }
             Kind::Group { samples, .. } => (vec![batches.flatten().collect()], samples),
             _ => (vec![batches.flatten().collect()], self.samples),
         };
@@ -90,7 +104,12 @@ impl Case {
             for sample in set {
                 let (start, end) = (*sample * self.sample_bytes, (*sample + 1) * self.sample_bytes);
                 match ranges[first..].last_mut() {
-                    Some(last) if last.end == start && !sample.is_multiple_of(group) => last.end = end,
+                    Some(last)
+                        if start <= last.end + self.gap_samples * self.sample_bytes
+                            && !sample.is_multiple_of(group) =>
+                    {
+                        last.end = end;
+                    }
                     _ => ranges.push(start..end),
                 }
             }
@@ -98,6 +117,17 @@ impl Case {
         ranges
     }
 }
+
+/// Each step is read alone, without gaps.
+const ONE_BY_ONE: Case = Case {
+    kind: Kind::Shuffle,
+    nodes: 1,
+    samples: 1,
+    sample_bytes: 1,
+    batch: 1,
+    segment_steps: 1,
+    gap_samples: 0,
+};
 
 /// The levels of one node, simulated.
 struct Node {
@@ -202,7 +232,14 @@ fn cases(kinds: &[fn(u64) -> Kind]) -> Vec<Case> {
     for kind in kinds {
         for nodes in [1, 2, 4] {
             for (samples, sample_bytes, batch) in SIZES {
-                cases.push(Case { kind: kind(sample_bytes), nodes, samples, sample_bytes, batch });
+                cases.push(Case {
+                    kind: kind(sample_bytes),
+                    nodes,
+                    samples,
+                    sample_bytes,
+                    batch,
+                    ..ONE_BY_ONE
+                });
             }
         }
     }
@@ -230,10 +267,26 @@ fn each_epoch_reads_what_is_forecast() {
 }
 
 #[test]
+fn what_lies_between_samples_that_are_read_together_is_forecast() {
+    for nodes in [1, 4] {
+        for (segment_steps, gap_samples) in [(1, 8), (4, 8), (16, 8), (64, 3)] {
+            let (kind, batch) = (Kind::Shuffle, 8);
+            let sizes = Case { samples: 20_000, sample_bytes: 110, segment_steps, gap_samples, ..ONE_BY_ONE };
+            let case = Case { kind, nodes, batch, ..sizes };
+            let levels = case.levels(&[0.4]);
+            let fetched = case.reads().fetched;
+            assert!(fetched > 1.01 && fetched < 3.0, "{fetched}");
+            let (found, _) = simulate(&case, &levels, 0..5);
+            assert_close(&case, &found, case.forecast(&levels).epochs(), 0.03 * fetched);
+        }
+    }
+}
+
+#[test]
 fn a_job_that_starts_with_copies_goes_on_where_the_last_one_ended() {
     for kind in [Kind::Shuffle, group(110)] {
         for nodes in [1, 4] {
-            let case = Case { kind, nodes, samples: 20_000, sample_bytes: 110, batch: 32 };
+            let case = Case { kind, nodes, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
             let levels = case.levels(&[0.1, 0.3]);
             let (all, _) = simulate(&case, &levels, 0..5);
             let (_, content) = simulate(&case, &levels, 0..2);
@@ -245,7 +298,8 @@ fn a_job_that_starts_with_copies_goes_on_where_the_last_one_ended() {
 
 #[test]
 fn without_copies_only_what_is_held_is_not_read_from_the_source() {
-    let case = Case { kind: Kind::Shuffle, nodes: 4, samples: 20_000, sample_bytes: 110, batch: 32 };
+    let case =
+        Case { kind: Kind::Shuffle, nodes: 4, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
     let mut levels = case.levels(&[0.5]);
     levels[0].held_chunks = levels[0].slots / 2;
     levels[0].held_bytes = case.data_bytes() / 4;
@@ -260,7 +314,7 @@ fn without_copies_only_what_is_held_is_not_read_from_the_source() {
 fn copies_pay_from_where_the_simulation_has_read_less() {
     for kind in [Kind::Shuffle, group(7), Kind::Sequential, Kind::Contiguous] {
         for nodes in [1, 2, 4] {
-            let case = Case { kind, nodes, samples: 300_000, sample_bytes: 7, batch: 250 };
+            let case = Case { kind, nodes, samples: 300_000, sample_bytes: 7, batch: 250, ..ONE_BY_ONE };
             let levels = case.levels(&[0.2]);
             let (found, _) = simulate(&case, &levels, 0..6);
             let data = case.data_bytes() as f64;
@@ -277,7 +331,7 @@ fn copies_pay_from_where_the_simulation_has_read_less() {
 #[test]
 fn small_samples_in_shuffle_pay_after_as_many_epochs_as_nodes() {
     for nodes in [2, 4, 16] {
-        let reads = NodeReads { nodes, run_bytes: 3000.0, aligned_bytes: 1, repeats: false };
+        let reads = NodeReads { nodes, run_bytes: 3000.0, aligned_bytes: 1, fetched: 1.0, repeats: false };
         let levels = [TierLevel { slots: 250, held_chunks: 0, held_bytes: 0 }];
         let forecast = TierForecast {
             reads,
@@ -332,7 +386,7 @@ fn steps_differ_as_a_binomial_over_the_chunks_they_touch() {
             [(50_000, 30, 16), (20_000, 110, 32), (3000, 700, 16), (1000, 5000, 4)]
         {
             for share in [0.25, 0.56] {
-                let case = Case { kind, nodes: 1, samples, sample_bytes, batch };
+                let case = Case { kind, nodes: 1, samples, sample_bytes, batch, ..ONE_BY_ONE };
                 let levels = case.levels(&[share]);
                 let (found, step_bytes) = measured_deviation(&case, share);
                 let expected = case.forecast(&levels).source_step_deviation(step_bytes, share);
@@ -347,7 +401,8 @@ fn steps_differ_as_a_binomial_over_the_chunks_they_touch() {
 
 #[test]
 fn the_bound_of_saved_time_is_the_slowest_of_source_levels_and_computing() {
-    let case = Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32 };
+    let case =
+        Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
     let levels = case.levels(&[0.56]);
     let forecast = case.forecast(&levels);
     let data = case.data_bytes() as f64;
@@ -374,7 +429,8 @@ fn the_bound_of_saved_time_is_the_slowest_of_source_levels_and_computing() {
 
 #[test]
 fn a_tier_saves_no_more_time_than_a_run_has_waited() {
-    let case = Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32 };
+    let case =
+        Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
     let levels = case.levels(&[0.5]);
     let forecast = case.forecast(&levels);
     let measured = |exposed_s| MeasuredEpoch { source_bytes: 2e9, seconds: 100.0, exposed_s };
@@ -397,7 +453,7 @@ fn a_tier_saves_no_more_time_than_a_run_has_waited() {
 #[test]
 fn groups_of_whole_chunks_are_read_once_in_the_first_epoch() {
     let kind = Kind::Group { samples: 8, window: 4 };
-    let case = Case { kind, nodes: 4, samples: 16_000, sample_bytes: 128, batch: 32 };
+    let case = Case { kind, nodes: 4, samples: 16_000, sample_bytes: 128, batch: 32, ..ONE_BY_ONE };
     let levels = case.levels(&[0.25]);
     let data = case.data_bytes() as f64;
     let first = case.forecast(&levels).epochs().next().unwrap();
@@ -411,7 +467,8 @@ fn groups_of_whole_chunks_are_read_once_in_the_first_epoch() {
 
 #[test]
 fn what_is_cached_already_does_not_pay_for_further_copies() {
-    let case = Case { kind: Kind::Shuffle, nodes: 4, samples: 300_000, sample_bytes: 7, batch: 250 };
+    let case =
+        Case { kind: Kind::Shuffle, nodes: 4, samples: 300_000, sample_bytes: 7, batch: 250, ..ONE_BY_ONE };
     let mut levels = case.levels(&[0.5]);
     let empty = case.forecast(&levels).pays_from(100);
     levels[0].held_chunks = levels[0].slots / 2;

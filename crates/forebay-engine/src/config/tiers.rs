@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use forebay_format::Index;
 use forebay_io::ShardFiles;
-use forebay_plan::{Copies, NodeReads, Order, Placement, TierForecast, TierLevel};
+use forebay_plan::config::Settings;
+use forebay_plan::{Copies, Kind, NodeReads, Order, Placement, TierForecast, TierLevel};
 use forebay_tier::{
     CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
     check_sources,
 };
+use forebay_types::{Located, Piece, SampleId};
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
@@ -29,6 +31,9 @@ pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Part of the memory of a node that copies may take.
 const BUFFER_SHARE: u64 = 4;
+
+/// What file systems read at least \[bytes\].
+const PAGE_BYTES: u64 = 4096;
 
 /// How long the end of a loader waits for copies under way.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -90,6 +95,7 @@ pub(crate) struct TierQuestion<'a> {
     pub(crate) source_in_memory: bool,
     /// [`buffer_bytes`].
     pub(crate) buffer_bytes: u64,
+    pub(crate) settings: &'a Settings,
 }
 
 /// Attaches the leader to the tier daemon, and decides what is copied where.
@@ -97,7 +103,8 @@ pub(crate) fn decide(
     question: &TierQuestion<'_>,
     caller: &dyn Host,
 ) -> Result<(TierPlan, Arc<Client>), TierError> {
-    let &TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes } = question;
+    let &TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes, settings } =
+        question;
     let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
     let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
     let paths = source.dataset().shards().iter().map(|shard| shard.path.as_path());
@@ -122,7 +129,18 @@ pub(crate) fn decide(
     let nodes = (u64::from(options.size) / options.local_ranks.len().max(1) as u64).max(1);
     let data_bytes: u64 = sources.iter().map(|source| source.bytes).sum();
     let samples = index.samples().max(1);
-    let reads = NodeReads::of(order, nodes, data_bytes as f64 / samples as f64);
+    let mut reads = NodeReads::of(order, nodes, data_bytes as f64 / samples as f64);
+    if !files.are_of_samples() {
+        let segment_samples = settings
+            .segment_steps
+            .saturating_mul(order.spec().batch * options.local_ranks.len().max(1) as u64);
+        reads = reads.aligned(alignment(order, index)).fetching(
+            order,
+            segment_samples,
+            settings.limits.gap_bytes,
+            PAGE_BYTES,
+        );
+    }
     let forecast = |copies| TierForecast {
         reads,
         data_bytes,
@@ -167,6 +185,36 @@ pub(crate) fn decide(
         nodes,
     };
     Ok((plan, client))
+}
+
+/// Common divisor of the places where runs of samples begin, of some of them \[bytes\].
+fn alignment(order: &Order, index: &Index) -> u64 {
+    const LOOKED_AT: u64 = 64;
+    let run_samples = match order.kind() {
+        Kind::Group { samples, .. } => samples.max(1),
+        Kind::Shuffle => 1,
+        _ => return 1,
+    };
+    let runs = index.samples().div_ceil(run_samples);
+    let ids: Vec<SampleId> = (0..runs)
+        .step_by(runs.div_ceil(LOOKED_AT).max(1) as usize)
+        .map(|run| SampleId(run * run_samples))
+        .collect();
+    let mut located = Located::default();
+    if index.locate(&ids, &mut located).is_err() {
+        return 1;
+    }
+    let divisor = |mut one: u64, mut other: u64| {
+        while other > 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    };
+    let offsets = located.pieces().iter().map(|piece| match piece {
+        Piece::Extent(extent) => extent.offset,
+        Piece::Literal { .. } => 0,
+    });
+    offsets.fold(0, divisor).max(1)
 }
 
 /// Key of a placement: the same for the same sources.

@@ -132,7 +132,9 @@ pub(crate) fn lead(
         let source_in_memory =
             retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
         let (index, files, order) = (&index, &*files, &order);
-        let question = TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes };
+        let settings = &settings;
+        let question =
+            TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes, settings };
         match tiers::decide(&question, caller) {
             Ok(decided) => tiers = Some(decided),
             Err(error) => {
