@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_engine::Error;
+use forebay_engine::{Error, Host};
 use forebay_tier::{DaemonAddress, Fetch, RunClient, RunOptions, TierError, TierSpec, runs_usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
