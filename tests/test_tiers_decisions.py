@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import forebay
 import support
 from ranks import tiers
 from tier_support import MEMORY, SAMPLE_BYTES, WHOLE_CHUNKS, opening, tier
@@ -55,11 +56,13 @@ def test_small_samples_in_shuffle_on_several_nodes_make_no_copies_until_they_pay
     assert SAMPLE_BYTES < 1 << 16
 
     def found(**more):
-        options = {"tiers": [tier(tmp_path / "tier")], **more}
+        # Longer reads would fetch most of a small data set on each node anyway.
+        step_by_step = forebay.Strategy(access="pread", coalesce=1)
+        options = {"tiers": [tier(tmp_path / "tier")], "strategy": step_by_step, **more}
         path = tier_data.formats["raw"]
-        both = run(pool, path, options, 2, opening("raw"), nodes=(0, 1), epochs=1)
-        assert [one["tiers"]["nodes"] for one in both] == [2, 2]
-        return both[0]["tiers"]
+        ranks = run(pool, path, options, 4, opening("raw"), nodes=(0, 1, 2, 3), epochs=1)
+        assert [one["tiers"]["nodes"] for one in ranks] == [4] * 4
+        return ranks[0]["tiers"]
 
     why = found(epochs=2)["no_copies"]
     assert why["reason"] == "cost_more"

@@ -30,7 +30,7 @@
 //!
 //! A node fetches f bytes for each one that it needs:
 //! - Samples of a segment that lie near each other are read together with what is between them. In
-//!   `shuffle` a segment holds each sample with probability p. The next one of the segment is j
+//!   `shuffle` a segment holds each sample with probability p, at most 1/W. The next one of the segment is j
 //!   samples on with probability p·(1 − p)^j, and J samples fit into the longest gap that is read:
 //!   f = 1 + Σ j·p·(1 − p)^j over j up to J.
 //! - Reads fetch whole pages of c bytes, c − min(a, c) more for each. One of 1/(1 − p)^(J+1) runs
@@ -92,12 +92,15 @@ impl NodeReads {
     /// read at once, with gaps up to `gap_bytes` and in pages of `page_bytes`.
     #[must_use]
     pub fn fetching(self, order: &Order, segment_samples: u64, gap_bytes: u64, page_bytes: u64) -> Self {
-        let scattered = matches!(order.kind(), Kind::Shuffle | Kind::Given);
-        let (chosen, longest) = if scattered {
-            let share = segment_samples as f64 / order.spec().samples.max(1) as f64;
-            (share.min(1.0), (gap_bytes as f64 / self.run_bytes) as i32)
-        } else {
-            (0.0, 0)
+        let (chosen, longest) = match order.kind() {
+            Kind::Shuffle => {
+                let samples = order.spec().samples.max(1) as f64;
+                let share = (segment_samples as f64 / samples).min(1.0 / self.nodes as f64);
+                (share, (gap_bytes as f64 / self.run_bytes) as i32)
+            }
+            Kind::Group { .. } => (0.0, 0),
+            // Their runs are as long as a step at least.
+            Kind::Sequential | Kind::Contiguous | Kind::Given => return self,
         };
         let other = 1.0 - chosen;
         let in_gaps: f64 = (1..=longest).map(|gap| f64::from(gap) * chosen * other.powi(gap)).sum();

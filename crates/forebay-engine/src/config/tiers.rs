@@ -187,34 +187,33 @@ pub(crate) fn decide(
     Ok((plan, client))
 }
 
-/// Common divisor of the places where runs of samples begin, of some of them \[bytes\].
+/// The largest power of two that the places where runs of samples begin are multiples of, as far as
+/// some of them tell \[bytes\].
 fn alignment(order: &Order, index: &Index) -> u64 {
     const LOOKED_AT: u64 = 64;
+    const LARGEST_ALIGNMENT: u64 = 1 << 32;
     let run_samples = match order.kind() {
         Kind::Group { samples, .. } => samples.max(1),
         Kind::Shuffle => 1,
         _ => return 1,
     };
     let runs = index.samples().div_ceil(run_samples);
+    // Neighbours, since runs of one length may be better aligned at regular distances.
     let ids: Vec<SampleId> = (0..runs)
         .step_by(runs.div_ceil(LOOKED_AT).max(1) as usize)
+        .flat_map(|run| [run, run + 1])
+        .filter(|run| *run < runs)
         .map(|run| SampleId(run * run_samples))
         .collect();
     let mut located = Located::default();
     if index.locate(&ids, &mut located).is_err() {
         return 1;
     }
-    let divisor = |mut one: u64, mut other: u64| {
-        while other > 0 {
-            (one, other) = (other, one % other);
-        }
-        one
-    };
-    let offsets = located.pieces().iter().map(|piece| match piece {
-        Piece::Extent(extent) => extent.offset,
-        Piece::Literal { .. } => 0,
+    let bits = located.pieces().iter().fold(0, |bits, piece| match piece {
+        Piece::Extent(extent) => bits | extent.offset,
+        Piece::Literal { .. } => bits,
     });
-    offsets.fold(0, divisor).max(1)
+    1 << bits.trailing_zeros().min(LARGEST_ALIGNMENT.trailing_zeros())
 }
 
 /// Key of a placement: the same for the same sources.
