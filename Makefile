@@ -2,7 +2,7 @@
 #
 # TEST_OPTIONS goes to scripts/run_tests.py: --frameworks adds the tests with torch and lightning where these can be had.
 #
-# Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the extension, editable). A target that
+# Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the package, editable). A target that
 # finds its stamp newer than its sources does nothing.
 
 PYTHON ?= python3.11
@@ -31,11 +31,11 @@ $(VENV)/.tools: pyproject.toml
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	touch $@
 
-$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES)
+$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) scripts/build_backend.py
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@
 
-build: $(VENV)/.built  ## build the extension (release) and install it, editable, into .venv
+build: $(VENV)/.built  ## build the extension and the preload library (release), and install the package, editable, into .venv
 
 demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes demo.html
 	$(BIN)/forebay demo

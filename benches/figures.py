@@ -75,7 +75,9 @@ def text(page: str) -> str:
 def table(stored: Mapping[str, Any], name: str) -> list[str]:
     """Return the lines of one table: its command, and whether it is superseded, stand above it."""
     layout = stored["tables"][name]
-    figures = stored["figures"][layout["figures"]]
+    figures = stored["figures"].get(layout["figures"])
+    if figures is None:
+        return ["Not measured yet."]
     lines = [f"    {figures['command']}", ""]
     if "superseded" in figures:
         lines += [f"**Superseded:** {figures['superseded']}", ""]

@@ -11,7 +11,7 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning and what the tests need are installed without further requirements, which would bring
    step 2's back.
-5. This package is put on the path: its Python files, and the extension that ``make build`` has left
+5. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 6. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
@@ -51,7 +51,7 @@ LIGHTNING = (
     "lightning-utilities==0.15.3",
 )
 OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
-OF_TESTS = ("lmdb>=1.4", "pytest>=8.2", "pytest-timeout>=2.3")
+OF_TESTS = ("lmdb>=1.4", "pyarrow>=17", "pytest>=8.2", "pytest-timeout>=2.3")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
 # loaded.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forebay
 from support import DEADLINE_S, ROOT
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -66,12 +67,11 @@ def run(command, **options):
 
 @pytest.fixture(scope="session")
 def preload():
-    """Build the library and the helpers of its tests."""
-    cargo("-p", "forebay-preload", "--profile", "preload", "--lib")
+    """Return the library of the package; build the helpers of its tests."""
     cargo("-p", "forebay-table", "--example", "copy_files")
     cargo("-p", "forebay-preload", "--example", "file_operations")
     examples = TARGET / "debug/examples"
-    library = TARGET / "preload/libforebay_preload.so"
+    library = Path(forebay.__file__).with_name("libforebay_preload.so")
     return Preload(library, examples / "copy_files", examples / "file_operations")
 
 

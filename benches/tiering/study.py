@@ -123,18 +123,18 @@ class Mounts:
 
 
 @contextmanager
-def mounts(backing: Path, time_scale: float = float(TIME_SCALE)) -> Iterator[Mounts]:
+def mounts(backing: Path, time_scale: float = float(TIME_SCALE), source: str = SOURCE) -> Iterator[Mounts]:
     """Mount a directory and an empty tier."""
     with tempfile.TemporaryDirectory(prefix="forebay-study-") as place:
         below = [Path(place) / name for name in ("source", "tier", "kept")]
         for one in below:
             one.mkdir(mode=0o700)
-        source, tier, kept = below
-        first = pfs.Server.start(backing, [source], preset=SOURCE, time_scale=time_scale)
+        point, tier, kept = below
+        first = pfs.Server.start(backing, [point], preset=source, time_scale=time_scale)
         try:
             second = pfs.Server.start(kept, [tier], preset=TIER, time_scale=time_scale)
             try:
-                yield Mounts(source, tier, (first, second))
+                yield Mounts(point, tier, (first, second))
             finally:
                 second.end()
         finally:

@@ -16,11 +16,9 @@ job compares them between nodes.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -72,6 +70,7 @@ _OTHER_VARIABLES = (
     CONFIG_VARIABLE, SYSTEM_CONFIG_VARIABLE, "FOREBAY_TIERS_IDLE", "FOREBAY_CACHE_DIR",
     "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
     "FOREBAY_FAILPOINT", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
+    "FOREBAY_TABLE",
 )  # fmt: skip
 # Variables that this process has warned of.
 _warned_of: set[str] = set()
@@ -428,6 +427,8 @@ _OF_OPEN = ("format", "database", "schema", "fields", "record_bytes", "header_by
 
 def unknown_option(name: str) -> OptionError:
     """Make the error for an unknown argument, with the option that has its meaning here."""
+    import difflib
+
     names = ["dataset", "decode", *(option.name for option in OPTIONS if option.name not in _OF_OPEN)]
     hint = _ELSEWHERE.get(name)
     if name in _OF_OPEN:
@@ -580,6 +581,9 @@ def _configuration(environment: Mapping[str, str], variable: str, default: str) 
         return {}, str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise option_error(f"configuration file {path}: cannot be read: {error}") from error
+    # Here, as few jobs have a file, and `forebay run` starts once per rank.
+    import tomllib
+
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -632,6 +636,8 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
     known = [*(option.variable for option in OPTIONS), *_OTHER_VARIABLES]
     for name in environment:
         if name.startswith("FOREBAY_") and name not in known and name not in _warned_of:
+            import difflib
+
             for meant in difflib.get_close_matches(name, known, 1, _NEARLY):
                 _warned_of.add(name)
                 warnings.warn(

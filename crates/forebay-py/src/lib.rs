@@ -15,6 +15,7 @@ mod log;
 mod options;
 mod pfs;
 mod recipe;
+mod run;
 mod runtime_directory;
 mod siblings;
 mod state;
@@ -38,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;
     module.add_class::<listener::Listener>()?;
+    module.add_class::<run::RunSession>()?;
     module.add_class::<siblings::Siblings>()?;
     module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
@@ -52,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tiers::stop_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::stored_tier, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::verify_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(run::run_usage, module)?)?;
     module.add_function(wrap_pyfunction!(forecast::tier_forecast, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;

@@ -145,7 +145,7 @@ impl<'a> Header<'a> {
     }
 
     pub fn retire(&self) {
-        self.0[GENERATION_WORD].store(RETIRED, Ordering::Release);
+        retire(self.0);
     }
 
     /// How many records are taken.
@@ -203,6 +203,16 @@ impl<'a> Header<'a> {
         let words = self.0;
         let count = (words[PREFIXES_WORD].load(Ordering::Relaxed) as usize).min(MAX_PREFIXES);
         (0..count).map(move |prefix| &words[Layout::prefix(prefix)])
+    }
+}
+
+/// Ends the use of the table in this memory, if it is one: programs that have mapped it map the next
+/// one, which should be in its place by now.
+pub fn retire(words: &[AtomicU64]) {
+    if words.get(MAGIC_WORD).is_some_and(|magic| magic.load(Ordering::Acquire) == MAGIC)
+        && let Some(generation) = words.get(GENERATION_WORD)
+    {
+        generation.store(RETIRED, Ordering::Release);
     }
 }
 

@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for its answer.
-    fn ask(
+    pub(crate) fn ask(
         &self,
         attempt: &'static str,
         request: &Request,
@@ -323,7 +323,7 @@ fn opened(attempt: &'static str, packet: Packet) -> Result<(Answer, Vec<OwnedFd>
     }
 }
 
-fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
+pub(crate) fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
     TierError::Protocol { attempt, expected: "its answer".into(), found: format!("{answer:?}") }
 }
 

@@ -11,6 +11,9 @@ pub const MAX_SLABS: u32 = 1 << SLAB_BITS;
 /// Slots of a slab, at most: 1 GiB.
 pub const MAX_SLOTS: u16 = 1 << SLOT_BITS;
 
+/// Numbers of file copies on a level end here.
+pub const MAX_FILES: u64 = 1 << 56;
+
 const SLOT_BITS: u32 = 10;
 const SLAB_BITS: u32 = 21;
 const LEVEL_BITS: u32 = 3;

@@ -4,16 +4,19 @@
 //! of sources, which may be long, travels in sealed memory.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use forebay_host::{Map, sealed_copy};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::chunk::ChunkId;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
+use crate::run_options::RunOptions;
 use crate::source::SourceKey;
 use crate::spec::TierSpec;
 
@@ -41,12 +44,32 @@ pub(crate) enum Request {
     Verified { data_set: DataSetId, chunk: u64, good: u16 },
     /// A level fails.
     LevelFailed { level: u8 },
+    /// Begin a run, or join that with the same tiers and options. Descriptor: the client's pidfd.
+    OpenRun { version: u32, tiers: Vec<TierSpec>, options: RunOptions },
+    /// Something that a run of this client should do or tell.
+    Run { run: u32, action: RunAction },
+    /// Tell what all runs have done.
+    Runs,
     /// Tell what the levels hold.
     Usage,
     /// Delete a slab that nobody uses from the level whose directory has this device and inode.
     Clear { directory: (u64, u64) },
     /// End, unless a client uses a data set.
     Stop,
+}
+
+/// What a client may ask of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RunAction {
+    /// Copy all sources.
+    Stage,
+    /// End copies under way, and make no more.
+    Finish,
+    /// Tell how far it is.
+    Progress,
+    /// Tell what it has done.
+    Summary,
 }
 
 /// What the daemon answers.
@@ -59,6 +82,12 @@ pub(crate) enum Answer {
     Placed { slots: Vec<Option<(u8, u32, u16)>> },
     /// Checksums of an unverified chunk; none if it is verified by now, or gone.
     Sums { at: Option<(u8, u32, u16)>, sums: Vec<PieceSum> },
+    /// A run, and the path that its table has once it is ready.
+    OpenedRun { run: u32, table: PathBuf, warnings: Vec<String> },
+    /// Facts of a run, as its user gets them.
+    Run { facts: Value },
+    /// Those of all runs.
+    Runs { runs: Vec<Value> },
     /// Descriptor: sealed memory with what the levels hold, as JSON (`Vec<LevelUsage>`).
     Usage { clients: u32, pid: u32 },
     /// What a slab has given back, none if there was none to delete \[bytes\]; or it is no level

@@ -18,6 +18,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     _open_streams()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["run"] and (status := _run(given[1:])) is not None:
+        return status
     import click
 
     from forebay.cli.commands import cli
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What a library warns of is for its caller to find; here it is for the person at the terminal.
     as_it_was, warnings.formatwarning = warnings.formatwarning, _plain
     try:
-        status = cli.main(args=arguments, prog_name="forebay", standalone_mode=False)
+        status = cli.main(args=given, prog_name="forebay", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -44,6 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         warnings.formatwarning = as_it_was
     return int(status or 0)
+
+
+def _run(given: Sequence[str]) -> int | None:
+    """Run a program without importing click; None if help is wanted."""
+    from forebay.tools.run.command_line import HelpWanted
+    from forebay.tools.run.main import main
+
+    as_it_was, warnings.formatwarning = warnings.formatwarning, _plain
+    try:
+        return main(given)
+    except HelpWanted:
+        return None
+    except KeyboardInterrupt:
+        print("forebay: interrupted", file=sys.stderr)
+        return 1
+    except Exception as error:
+        return _report(error)
+    finally:
+        warnings.formatwarning = as_it_was
 
 
 def _open_streams() -> None:

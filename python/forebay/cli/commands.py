@@ -25,6 +25,8 @@ COMMANDS = {
     "verify": "Read and check every sample of a data set.",
     "convert": "Write the samples of a data set in another format.",
     "bench": "Compare strategies on a data set and print where the time goes.",
+    "run": "Run an unchanged program through storage tiers.",
+    "top": "Show what running programs read from storage tiers.",
     "limit": "Measure the read rate of a storage by access kind and block size.",
     "cache": "Show, check or delete what the storage tiers hold.",
     "pfs": "Mount a directory as an emulated parallel file system.",

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from forebay._text import bytes_text
+
 __all__ = ["bytes_text", "print_json", "print_pairs", "print_table", "progress"]
 
 # How long something runs before a bar appears [s].
@@ -40,15 +42,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         click.echo(line.rstrip())
-
-
-def bytes_text(size: float) -> str:
-    """Write a number of bytes for people: ``1536`` is ``1.5 KiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

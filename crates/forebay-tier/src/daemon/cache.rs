@@ -4,11 +4,14 @@
 //! comes or goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chunk::{ChunkId, Pieces};
-use crate::daemon::level::{Found, FoundSource, Level, LevelParts};
+use crate::daemon::files::RootId;
+use crate::daemon::level::{Level, LevelParts};
+use crate::daemon::replay::{Found, FoundSource};
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
@@ -21,22 +24,25 @@ use crate::table::{LevelState, TableWriter};
 /// See the module header.
 pub struct Cache {
     boot: u128,
-    levels: Vec<Level>,
-    sources: HashMap<SourceKey, SourceCopies>,
+    pub(super) levels: Vec<Level>,
+    pub(super) sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
     next_data_set: u32,
     /// Slots that chunks were given and nothing is published in: of each chunk, by level. Clients
     /// may write to them at any time, also those of a daemon that died, and write nothing but the
     /// chunk.
     pending: HashMap<(SourceKey, u64, u8), SlotId>,
+    /// Roots that runs use.
+    pub(super) roots: HashMap<RootId, PathBuf>,
+    pub(super) next_root: u32,
 }
 
-struct SourceCopies {
-    about: FoundSource,
+pub(super) struct SourceCopies {
+    pub(super) about: FoundSource,
     /// By chunk and level: data sets of other levels do not see a copy.
     copies: HashMap<(u64, u8), CopyState>,
     /// Data sets that it is in, of those that clients are attached to.
-    users: u32,
+    pub(super) users: u32,
 }
 
 impl SourceCopies {
@@ -118,6 +124,8 @@ impl Cache {
             data_sets: BTreeMap::new(),
             next_data_set: 0,
             pending: HashMap::new(),
+            roots: HashMap::new(),
+            next_root: 0,
         }
     }
 
@@ -382,7 +390,7 @@ impl Cache {
     }
 
     /// Forgets copies whose slabs were deleted.
-    fn forget(&mut self, level: u8, gone: &[(SourceKey, u64)]) {
+    pub(super) fn forget(&mut self, level: u8, gone: &[(SourceKey, u64)]) {
         for (key, chunk) in gone {
             self.pending.remove(&(*key, *chunk, level));
             if let Some(source) = self.sources.get_mut(key) {
@@ -497,7 +505,7 @@ impl Cache {
         }
     }
 
-    fn publish_state(&self, level: u8) {
+    pub(super) fn publish_state(&self, level: u8) {
         let state = self.levels[usize::from(level)].state;
         for data_set in self.data_sets.values() {
             data_set.table.set_level(level, state);
@@ -565,6 +573,6 @@ impl Cache {
     }
 }
 
-fn unix_s() -> u64 {
+pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
 }

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::chunk::CHUNK_BYTES;
-use crate::daemon::level::{Found, FoundSource, read_log};
+use crate::daemon::replay::{Found, FoundSource, read_log};
 use crate::error::TierError;
 use crate::protocol::{LevelUsage, SourceUsage};
 use crate::slab_files::SlabFiles;

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::chunk::{CHUNK_BYTES, Pieces};
+use crate::chunk::CHUNK_BYTES;
+use crate::daemon::file_store::FileStore;
+use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
+use crate::daemon::slab::{Slab, Slot};
 use crate::entry::{MAX_SLABS, MAX_SLOTS};
 use crate::error::TierError;
 use crate::log::{CopyRecord, Log, PieceSum, Record};
@@ -50,29 +53,6 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-/// A slot that a log tells of, and the copy in it.
-pub(super) struct Found {
-    pub(super) key: SourceKey,
-    pub(super) chunk: u64,
-    pub(super) slab: u32,
-    pub(super) slot: u16,
-    /// Its pieces; none: nothing was published there.
-    pub(super) pieces: Pieces,
-    /// Their checksums, where they are needed (`Replay::keeps_sums`).
-    pub(super) sums: Vec<PieceSum>,
-    /// Whether they were written since the machine was started.
-    pub(super) is_recent: bool,
-}
-
-/// A source that a log tells of.
-#[derive(Clone, Debug)]
-pub(super) struct FoundSource {
-    pub(super) key: SourceKey,
-    pub(super) path: String,
-    pub(super) bytes: u64,
-    pub(super) used_unix_s: u64,
-}
-
 pub(super) struct Level {
     pub(super) parts: LevelParts,
     pub(super) state: LevelState,
@@ -81,67 +61,8 @@ pub(super) struct Level {
     next_slab: u32,
     /// Numbers of sources in the log.
     numbers: HashMap<SourceKey, u32>,
-}
-
-#[derive(Default)]
-struct Slab {
-    slots: Vec<Slot>,
-    free: u16,
-    /// Slots that are reserved on the device, from the first on.
-    reserved: u16,
-    /// The file was shorter than its slots when it was opened.
-    is_truncated: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Free,
-    /// It was given to this chunk of a source, which alone is ever written there.
-    Holds(SourceKey, u64),
-}
-
-impl Slab {
-    fn new(slots: u16) -> Self {
-        Self { slots: vec![Slot::Free; usize::from(slots)], free: slots, ..Self::default() }
-    }
-
-    fn slots(&self) -> u16 {
-        self.slots.len() as u16
-    }
-
-    fn get(&self, slot: u16) -> Option<Slot> {
-        self.slots.get(usize::from(slot)).copied()
-    }
-
-    /// Changes a slot, if the slab has it.
-    fn set(&mut self, slot: u16, now: Slot) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
-            self.free -= u16::from(*slot == Slot::Free);
-            self.free += u16::from(now == Slot::Free);
-            *slot = now;
-        }
-    }
-
-    /// Chunks that its slots hold.
-    fn held(&self) -> impl Iterator<Item = (SourceKey, u64)> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Holds(key, chunk) => Some((*key, *chunk)),
-            Slot::Free => None,
-        })
-    }
-
-    fn first_free(&self) -> Option<u16> {
-        self.slots.iter().position(|slot| *slot == Slot::Free).map(|slot| slot as u16)
-    }
-
-    /// Slots up to the last one that was given away.
-    fn used_slots(&self) -> u16 {
-        self.slots.iter().rposition(|slot| *slot != Slot::Free).map_or(0, |slot| slot as u16 + 1)
-    }
-
-    fn taken_slots(&self) -> u64 {
-        u64::from(self.reserved)
-    }
+    /// Copies of whole files.
+    pub(super) files: FileStore,
 }
 
 impl Level {
@@ -152,7 +73,7 @@ impl Level {
         sources: &mut Vec<FoundSource>,
         copies: &mut Vec<Found>,
     ) -> Result<Self, TierError> {
-        let mut replay = Replay { boot, ..Replay::default() };
+        let mut replay = Replay::new(boot);
         let mut each = |record| replay.take(record);
         let mut state = LevelState::Open;
         let mut log = None;
@@ -167,7 +88,16 @@ impl Level {
         }
         let failed = |action| TierError::io(&parts.path, action);
         let files: HashSet<u32> = parts.storage.slabs().map_err(failed("list slabs"))?.into_iter().collect();
-        let Replay { sources: found_sources, numbers, mut slabs, next_slab, held, records, .. } = replay;
+        let Replay {
+            sources: found_sources,
+            numbers,
+            mut slabs,
+            next_slab,
+            held,
+            records,
+            files: found_files,
+            ..
+        } = replay;
         slabs.retain(|number, _| files.contains(number));
         for (number, slab) in &mut slabs {
             let length = parts.storage.length(*number).map_err(failed("inspect a slab"))?;
@@ -192,11 +122,13 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
-        let mut level = Self { parts, state, log, slabs, next_slab, numbers };
+        let whole = FileStore::open(parts.directory.as_fd(), found_files, lost_bytes, log.is_some());
+        let whole = whole.map_err(TierError::io(&parts.path, "list files"))?;
+        let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole };
         let mut found: Vec<Found> =
             found_in(held).filter(|found| level.slabs.contains_key(&found.slab)).collect();
         if level.log.is_some() {
-            if records > 2 * found.len() as u64 + DEAD_RECORDS {
+            if records > 2 * found.len() as u64 + level.files.records() + DEAD_RECORDS {
                 let copies: HashSet<(u32, u16)> =
                     found.iter().map(|found| (found.slab, found.slot)).collect();
                 let (_, mut with_sums, _) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
@@ -218,9 +150,20 @@ impl Level {
         if self.state == LevelState::Open { self.parts.quota_bytes / CHUNK_BYTES } else { 0 }
     }
 
-    /// Space that the slabs take \[bytes\].
+    /// Space that all copies take \[bytes\].
     pub(super) fn taken_bytes(&self) -> u64 {
-        self.slabs.values().map(Slab::taken_slots).sum::<u64>() * CHUNK_BYTES
+        self.slabs.values().map(Slab::taken_slots).sum::<u64>() * CHUNK_BYTES + self.files.taken_bytes()
+    }
+
+    /// What slabs may take, and copies of files do \[bytes\].
+    pub(super) fn planned_bytes(&self) -> u64 {
+        let slots = self.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
+        slots * CHUNK_BYTES + self.files.taken_bytes()
+    }
+
+    /// Slots that slabs may take, and room that copies of files take of them.
+    fn planned_slots(&self) -> u64 {
+        self.planned_bytes().div_ceil(CHUNK_BYTES)
     }
 
     /// Sources that have copies here.
@@ -282,13 +225,12 @@ impl Level {
     ) -> Option<u32> {
         let quota = self.parts.quota_bytes / CHUNK_BYTES;
         let wanted = (quota / SLABS_OF_QUOTA).clamp(1, u64::from(MAX_SLOTS));
-        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
-        while planned(self) + wanted > quota {
+        while self.planned_slots() + wanted > quota {
             if !self.reclaim(last_used, gone) {
                 break;
             }
         }
-        let slots = wanted.min(quota.saturating_sub(planned(self)));
+        let slots = wanted.min(quota.saturating_sub(self.planned_slots()));
         if slots == 0 || self.next_slab >= MAX_SLABS {
             return None;
         }
@@ -316,7 +258,8 @@ impl Level {
         Some(self.next_slab - 1)
     }
 
-    /// Deletes the slab that was used least recently, if there is one that nobody uses.
+    /// Deletes the slab, or the files of the root, that was used least recently, if there is one that
+    /// nobody uses.
     pub(super) fn reclaim(
         &mut self,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,
@@ -326,6 +269,12 @@ impl Level {
             slab.held().map(|(key, _)| last_used(&key)).try_fold(0, |last, used| Some(last.max(used?)))
         };
         let oldest = self.slabs.iter().filter_map(|(number, slab)| Some((used(slab)?, *number))).min();
+        if let Some((root_used, root)) = self.files.oldest_root()
+            && oldest.is_none_or(|(used, _)| root_used <= used)
+        {
+            self.delete_files(&self.files.of_root(&root));
+            return true;
+        }
         let Some((_, number)) = oldest else { return false };
         // Logged first: a record without its slab does no harm, as the file is looked for.
         if !self.append(&[Record::SlabGone { slab: number }]) {
@@ -391,7 +340,7 @@ impl Level {
         self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some(Slot::Holds(*key, chunk))
     }
 
-    fn append(&mut self, records: &[Record]) -> bool {
+    pub(super) fn append(&mut self, records: &[Record]) -> bool {
         let Some(log) = &mut self.log else { return false };
         match log.append(records) {
             Ok(()) => true,
@@ -403,7 +352,7 @@ impl Level {
     }
 
     /// Learns that the level refused to make room: it is full where that is all, else out.
-    fn failed(&mut self, error: &io::Error) {
+    pub(super) fn failed(&mut self, error: &io::Error) {
         let code = error.raw_os_error().map(Errno::from_raw_os_error);
         let is_full = matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::FBIG));
         self.state = if is_full { LevelState::Full } else { LevelState::Out };
@@ -439,13 +388,16 @@ impl Level {
                 Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.clone() })
             })
         };
+        let [files, recent_files] = self.files.all_records();
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
             .chain(last_slab)
             .chain(slabs)
             .chain(copies(false))
+            .chain(files)
             .chain([Record::Boot { id: boot }])
-            .chain(copies(true));
+            .chain(copies(true))
+            .chain(recent_files);
         log.rewrite(&mut records)
     }
 
@@ -468,140 +420,13 @@ impl Level {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }
+        self.files.delete_all();
+        let [files, _] = self.files.all_records();
         let last_slab = self.last_slab();
         if let Some(log) = &mut self.log {
-            let _ = log.rewrite(&mut last_slab.into_iter());
+            let _ = log.rewrite(&mut last_slab.into_iter().chain(files));
         }
         self.numbers.clear();
-    }
-}
-
-/// Sources and copies that a log tells of, with all checksums, read without changing anything.
-pub(super) fn read_log(
-    directory: BorrowedFd<'_>,
-    path: &Path,
-    boot: u128,
-) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
-    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
-    let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
-    let copies = found_in(replay.held).collect();
-    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
-}
-
-/// Copies by slab and slot, in order.
-fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
-    let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
-        (0..).zip(slots).filter_map(move |(slot, held)| {
-            let Held { key, chunk, pieces, sums, is_recent } = held?;
-            Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
-        })
-    };
-    held.into_iter().flat_map(of_slab)
-}
-
-/// What the records of a log come to.
-#[derive(Default)]
-struct Replay {
-    boot: u128,
-    is_this_boot: bool,
-    /// Also for copies that are used without a comparison: they take more time and memory than all
-    /// else.
-    keeps_sums: bool,
-    records: u64,
-    sources: BTreeMap<u32, FoundSource>,
-    numbers: HashMap<SourceKey, u32>,
-    slabs: BTreeMap<u32, Slab>,
-    next_slab: u32,
-    /// Copies by slab and slot.
-    held: BTreeMap<u32, Vec<Option<Held>>>,
-}
-
-struct Held {
-    key: SourceKey,
-    chunk: u64,
-    pieces: Pieces,
-    /// In the order of pieces.
-    sums: Vec<PieceSum>,
-    is_recent: bool,
-}
-
-impl Held {
-    fn add_sums(&mut self, sums: Vec<PieceSum>) {
-        if self.sums.is_empty() {
-            self.sums = sums;
-            return;
-        }
-        for sum in sums {
-            match self.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
-                Ok(at) => self.sums[at] = sum,
-                Err(at) => self.sums.insert(at, sum),
-            }
-        }
-    }
-}
-
-impl Replay {
-    fn take(&mut self, record: Record) {
-        self.records += 1;
-        match record {
-            Record::Boot { id } => self.is_this_boot = id == self.boot && id != 0,
-            Record::Source { number, key, bytes, path } => {
-                self.numbers.insert(key, number);
-                self.sources.insert(number, FoundSource { key, path, bytes, used_unix_s: 0 });
-            }
-            Record::Used { number, unix_s } => {
-                if let Some(source) = self.sources.get_mut(&number) {
-                    source.used_unix_s = unix_s;
-                }
-            }
-            Record::Slab { slab, slots } => {
-                self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.entry(slab).or_insert_with(|| {
-                    self.held.insert(slab, (0..slots).map(|_| None).collect());
-                    Slab::new(slots)
-                });
-            }
-            Record::SlotTaken { slab, slot, source, chunk } => {
-                self.give(slab, slot, source, chunk);
-            }
-            Record::SlotGone { slab, slot } => {
-                let held = self.held.get_mut(&slab).and_then(|slots| slots.get_mut(usize::from(slot)));
-                if let Some(Some(held)) = held {
-                    (held.pieces, held.is_recent) = (Pieces::NONE, true);
-                    held.sums.clear();
-                }
-            }
-            Record::SlabGone { slab } => {
-                self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.remove(&slab);
-                self.held.remove(&slab);
-            }
-            Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
-                let (keeps_all, is_recent) = (self.keeps_sums, self.is_this_boot);
-                let keeps_sums = keeps_all || !is_recent;
-                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let Some(held) = self.give(slab, slot, source, chunk) else { return };
-                // Pieces of another boot make all of the chunk's doubtful, until all are logged
-                // again.
-                let is_all = held.pieces.minus(pieces).is_empty();
-                held.is_recent = is_recent && (held.is_recent || is_all);
-                held.pieces = held.pieces.union(pieces);
-                if keeps_sums || !held.is_recent {
-                    held.add_sums(sums);
-                }
-            }
-        }
-    }
-
-    /// Gives a slot to a chunk, unless another has it; returns the copy in it.
-    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<&mut Held> {
-        let key = self.sources.get(&source)?.key;
-        let held = self.held.get_mut(&slab)?.get_mut(usize::from(slot))?;
-        if held.as_ref().is_some_and(|held| (held.key, held.chunk) != (key, chunk)) {
-            return None;
-        }
-        self.slabs.get_mut(&slab)?.set(slot, Slot::Holds(key, chunk));
-        Some(held.get_or_insert(Held { key, chunk, pieces: Pieces::NONE, sums: Vec::new(), is_recent: true }))
     }
 }
 
@@ -611,6 +436,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::chunk::Pieces;
     use crate::faulty_level::{Call, Fault, FaultyLevel};
     use crate::slab_files::SlabFiles;
 

@@ -1,14 +1,21 @@
 //! The tier daemon: one per user and node, which owns quotas, slots and logs.
 //!
-//! - `level`: one level: slabs, slots, log.
+//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes to.
 //! - `cache`: which chunks have copies where, and who uses them.
+//! - `files`: the same for copies of whole files. `file_store`: those of one level.
+//! - `run`: programs that get copies of whole files without being changed.
 //! - `inspect`: what a tier holds, without a daemon.
 //! - `server`: clients that come, ask and go.
 
 mod cache;
+mod file_store;
+mod files;
 mod inspect;
 mod level;
+mod replay;
+mod run;
 mod server;
+mod slab;
 
 pub use cache::Cache;
 pub use inspect::{DamagedPiece, StoredTier, Verified};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::cache::Cache;
 use crate::daemon::level::LevelParts;
+use crate::daemon::run::Runs;
 use crate::directory::TierDirectory;
 use crate::directory_checks::size_warning;
 use crate::entry::SlotId;
@@ -24,8 +25,9 @@ use crate::error::TierError;
 use crate::offer::Copied;
 use crate::probe::{ROUND_BYTES, probe, slower_first};
 use crate::protocol::{
-    Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, from_memory, to_memory,
+    Answer, AttachedLevel, Attachment, DataSetId, Request, RunAction, VERSION, from_memory, to_memory,
 };
+use crate::run_options::RunOptions;
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
 
@@ -49,7 +51,8 @@ pub fn socket_path() -> Result<SocketPath, TierError> {
 pub struct Server {
     listener: PacketListener,
     _lock: SocketLock,
-    cache: Cache,
+    cache: Arc<Mutex<Cache>>,
+    runs: Runs,
     /// Levels by device and inode, with their locks.
     levels: HashMap<(u64, u64), OpenLevel>,
     clients: BTreeMap<u64, Client>,
@@ -71,6 +74,13 @@ struct Client {
     socket: PacketSocket,
     pidfd: Option<OwnedFd>,
     data_sets: Vec<DataSetId>,
+    runs: Vec<u32>,
+}
+
+impl Client {
+    fn new(socket: PacketSocket) -> Self {
+        Self { socket, pidfd: None, data_sets: Vec::new(), runs: Vec::new() }
+    }
 }
 
 impl Server {
@@ -84,7 +94,8 @@ impl Server {
         Ok(Some(Self {
             listener,
             _lock: lock,
-            cache: Cache::new(boot_id()),
+            cache: Arc::new(Mutex::new(Cache::new(boot_id()))),
+            runs: Runs::default(),
             levels: HashMap::new(),
             clients: BTreeMap::new(),
             next_client: 0,
@@ -118,8 +129,7 @@ impl Server {
             drop(polled);
             if is_ready[0] {
                 while let Ok(Some(socket)) = self.listener.accept() {
-                    self.clients
-                        .insert(self.next_client, Client { socket, pidfd: None, data_sets: Vec::new() });
+                    self.clients.insert(self.next_client, Client::new(socket));
                     self.next_client += 1;
                 }
             }
@@ -137,14 +147,20 @@ impl Server {
                 break;
             }
         }
-        self.cache.end();
+        self.runs.end_all();
+        self.cache().end();
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn leave(&mut self, number: u64, died: bool) {
         let Some(client) = self.clients.remove(&number) else { return };
         for data_set in client.data_sets {
-            self.cache.detach(data_set, died);
+            self.cache().detach(data_set, died);
         }
+        client.runs.into_iter().for_each(|run| self.runs.leave(run));
     }
 
     /// Answers what a client has sent.
@@ -199,45 +215,66 @@ impl Server {
             Request::Place { data_set, wanted } => {
                 let wanted: Vec<_> =
                     wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
-                let placed = self.cache.place(data_set, &wanted);
+                let placed = self.cache().place(data_set, &wanted);
                 Answer::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
             }
             Request::Publish { data_set, copied } => {
                 let copied: Vec<_> = copied.into_iter().map(Copied::from).collect();
-                self.cache.publish(data_set, &copied);
+                self.cache().publish(data_set, &copied);
                 Answer::Done
             }
-            Request::Sums { data_set, chunk } => match self.cache.sums(data_set, ChunkId(chunk)) {
+            Request::Sums { data_set, chunk } => match self.cache().sums(data_set, ChunkId(chunk)) {
                 Some((at, sums)) => Answer::Sums { at: Some(slot(at)), sums },
                 None => Answer::Sums { at: None, sums: Vec::new() },
             },
             Request::Verified { data_set, chunk, good } => {
-                self.cache.verified(data_set, ChunkId(chunk), Pieces(good));
+                self.cache().verified(data_set, ChunkId(chunk), Pieces(good));
                 Answer::Done
             }
             Request::LevelFailed { level } => {
-                self.cache.level_failed(level);
+                self.cache().level_failed(level);
                 Answer::Done
             }
+            Request::OpenRun { version, tiers, options } => {
+                self.open_run(number, version, &tiers, options, received)?
+            }
+            Request::Run { run, action } => {
+                if !self.clients[&number].runs.contains(&run) {
+                    let found = format!("run {run} of another one");
+                    let expected = "a run of this client".into();
+                    return Err(TierError::Protocol { attempt: "use a run", expected, found });
+                }
+                match action {
+                    RunAction::Stage => self.runs.stage(run),
+                    RunAction::Finish => self.runs.finish(run),
+                    RunAction::Progress => return Ok(Answer::Run { facts: self.runs.progress(run) }),
+                    RunAction::Summary => {
+                        return Ok(Answer::Run { facts: self.runs.summary(run, &self.cache()) });
+                    }
+                }
+                Answer::Done
+            }
+            Request::Runs => Answer::Runs { runs: self.runs.summaries(&self.cache()) },
             Request::Usage => {
-                fds.push(to_memory(&self.cache.usage())?);
+                fds.push(to_memory(&self.cache().usage())?);
                 Answer::Usage { clients: self.users(), pid: std::process::id() }
             }
             Request::Clear { directory } => {
                 let level = self.levels.get(&directory).map(|level| level.number);
-                let bytes = level.and_then(|level| self.cache.clear_one(level));
+                let bytes = level.and_then(|level| self.cache().clear_one(level));
                 Answer::Cleared { is_level: level.is_some(), bytes }
             }
             Request::Stop => {
-                self.is_stopped = !self.cache.is_used();
+                self.is_stopped = !self.cache().is_used() && !self.runs.is_used();
                 Answer::Stopping { clients: self.users() }
             }
         })
     }
 
-    /// Clients that use a data set.
+    /// Clients that use a data set or a run.
     fn users(&self) -> u32 {
-        self.clients.values().filter(|client| !client.data_sets.is_empty()).count() as u32
+        self.clients.values().filter(|client| !client.data_sets.is_empty() || !client.runs.is_empty()).count()
+            as u32
     }
 
     fn attach(
@@ -257,11 +294,47 @@ impl Server {
             wrong("a pidfd and memory".into(), format!("{} descriptors", fds.len()))
         })?;
         let sources = from_memory("attach", &sources)?;
+        let (numbers, warnings) = self.open_levels(tiers)?;
+        let mut cache = self.cache();
+        let attached = cache.attach(sources, &numbers)?;
+        drop(cache);
+        let client = self.clients.get_mut(&number).expect("it has just asked");
+        client.data_sets.push(attached.data_set);
+        client.pidfd = Some(pidfd);
+        let cache = self.cache();
+        let data_set = cache.data_set(attached.data_set).expect("it was just attached");
+        let duplicate = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(TierError::io("", "duplicate a descriptor of the tier daemon"))
+        };
+        fds.push(duplicate(data_set.table.descriptor())?);
+        fds.push(duplicate(data_set.table.claims().descriptor())?);
+        let mut levels = Vec::new();
+        for level in &numbers {
+            let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
+            fds.push(duplicate(slabs.slabs.as_fd())?);
+            levels.push(AttachedLevel {
+                number: *level,
+                name: cache.level_name(*level).to_owned(),
+                slots: attached.slots[usize::from(*level)],
+                is_memory: cache.level_parts(*level).storage.is_memory(),
+            });
+        }
+        Ok(Answer::Attached(Attachment {
+            data_set: attached.data_set,
+            chunks: data_set.chunks(),
+            levels,
+            copied_chunks: attached.copied_chunks,
+            warnings,
+        }))
+    }
+
+    /// The levels of a client's tiers, in their order, and what should be told of them.
+    fn open_levels(&mut self, tiers: &[TierSpec]) -> Result<(Vec<u8>, Vec<String>), TierError> {
         let mut numbers = Vec::new();
         let mut warnings = Vec::new();
         let opened: Vec<TierDirectory> = tiers.iter().map(TierDirectory::open).collect::<Result<_, _>>()?;
         let known = |one: &TierDirectory| self.levels.get(&one.identity).map(|level| level.number);
-        let mut wanted: Vec<u8> = opened.iter().filter_map(known).collect();
+        let mut wanted: Vec<u8> = opened.iter().filter_map(known).chain(self.runs.levels()).collect();
         for (spec, opened) in tiers.iter().zip(opened) {
             let level = self.level(spec, opened, &wanted)?;
             wanted.push(level);
@@ -275,39 +348,36 @@ impl Server {
                 ));
             }
             numbers.push(level);
-            let storage = &self.cache.level_parts(level).storage;
+            let storage = Arc::clone(&self.cache().level_parts(level).storage);
             // What cannot be inspected fails, with a warning, when it is used.
-            warnings.extend(size_warning(spec, &**storage).ok().flatten());
+            warnings.extend(size_warning(spec, &*storage).ok().flatten());
         }
         warnings.extend(self.slower_first(&numbers));
-        let attached = self.cache.attach(sources, &numbers)?;
-        let client = self.clients.get_mut(&number).expect("it has just asked");
-        client.data_sets.push(attached.data_set);
-        client.pidfd = Some(pidfd);
-        let data_set = self.cache.data_set(attached.data_set).expect("it was just attached");
-        let duplicate = |fd: BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(TierError::io("", "duplicate a descriptor of the tier daemon"))
-        };
-        fds.push(duplicate(data_set.table.descriptor())?);
-        fds.push(duplicate(data_set.table.claims().descriptor())?);
-        let mut levels = Vec::new();
-        for level in &numbers {
-            let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
-            fds.push(duplicate(slabs.slabs.as_fd())?);
-            levels.push(AttachedLevel {
-                number: *level,
-                name: self.cache.level_name(*level).to_owned(),
-                slots: attached.slots[usize::from(*level)],
-                is_memory: self.cache.level_parts(*level).storage.is_memory(),
-            });
+        Ok((numbers, warnings))
+    }
+
+    fn open_run(
+        &mut self,
+        number: u64,
+        version: u32,
+        tiers: &[TierSpec],
+        options: RunOptions,
+        received: Vec<OwnedFd>,
+    ) -> Result<Answer, TierError> {
+        let wrong =
+            |expected: String, found: String| TierError::Protocol { attempt: "open a run", expected, found };
+        if version != VERSION {
+            return Err(wrong(format!("version {VERSION}"), format!("version {version}")));
         }
-        Ok(Answer::Attached(Attachment {
-            data_set: attached.data_set,
-            chunks: data_set.chunks(),
-            levels,
-            copied_chunks: attached.copied_chunks,
-            warnings,
-        }))
+        let [pidfd]: [OwnedFd; 1] = received
+            .try_into()
+            .map_err(|fds: Vec<_>| wrong("a pidfd".into(), format!("{} descriptors", fds.len())))?;
+        let (levels, warnings) = self.open_levels(tiers)?;
+        let (run, table) = self.runs.open(&self.cache, &levels, options)?;
+        let client = self.clients.get_mut(&number).expect("it has just asked");
+        client.runs.push(run);
+        client.pidfd = Some(pidfd);
+        Ok(Answer::OpenedRun { run, table, warnings })
     }
 
     /// Warnings of levels that are clearly slower than a later one. Each level is probed once, when
@@ -316,7 +386,8 @@ impl Server {
         if numbers.len() < 2 {
             return Vec::new();
         }
-        let Self { cache, levels, .. } = self;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let levels = &mut self.levels;
         let mut probed: Vec<&mut OpenLevel> =
             levels.values_mut().filter(|level| numbers.contains(&level.number) && !level.is_probed).collect();
         let slabs = probed.iter().map(|level| cache.spare_slab(level.number));
@@ -355,17 +426,17 @@ impl Server {
         if let Some(known) = self.levels.get(&opened.identity) {
             let number = known.number;
             if !is_removed(&known.slabs) {
-                self.cache.set_limits(number, spec.bytes, spec.keep);
+                self.cache().set_limits(number, spec.bytes, spec.keep);
                 return Ok(number);
             }
             // Another directory has its inode number now.
-            self.cache.level_removed(number);
+            self.cache().level_removed(number);
             self.levels.remove(&opened.identity);
         }
         let identity = opened.identity;
         let slabs = opened.slabs.try_clone().map_err(TierError::io(&opened.path, "open the slabs"))?;
         let (parts, lock) = locked(spec, opened)?;
-        let number = self.cache.add_level(parts, wanted)?;
+        let number = self.cache().add_level(parts, wanted)?;
         // The number may be that of a level that nobody used.
         self.levels.retain(|_, open| open.number != number);
         self.levels.insert(identity, OpenLevel { number, slabs, is_probed: false, round: None, _lock: lock });

@@ -1,4 +1,4 @@
-//! The log of a level: which copies its slabs hold.
+//! The log of a level: which copies it holds.
 //!
 //! A header, then records; docs/formats/tier.md has the bytes. A record is written by one write(2)
 //! after the bytes that it tells of. Replay ends at the first record that is torn or damaged: what
@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::TierError;
-pub use record::{CopyRecord, PieceSum, Record};
+pub use record::{CopyRecord, FileCopyRecord, PieceSum, Record};
 use record::{FRAME_BYTES, MAX_RECORD_BYTES, decode, encode, frame};
 
 /// Version of the log that this program writes and reads.
@@ -260,6 +260,7 @@ mod tests {
     use std::fmt::Write;
     use std::os::fd::AsFd;
 
+    use forebay_table::{Identity, SourceFile};
     use proptest::prelude::*;
 
     use super::record::tests::record;
@@ -341,6 +342,31 @@ mod tests {
             Record::Copy(CopyRecord { slab: 17, slot: 3, source: 0, chunk: 0, sums }),
             Record::SlotGone { slab: 17, slot: 3 },
             Record::SlabGone { slab: 17 },
+            Record::FileRoot { number: 0, path: "/data".into() },
+            Record::FileRootUsed { number: 0, unix_s: 1_767_225_600 },
+            Record::FileCopy(FileCopyRecord {
+                file: 5,
+                root: 0,
+                crc: 0x3333_3333,
+                source: SourceFile {
+                    identity: Identity {
+                        device: 0,
+                        inode: 42,
+                        bytes: 100_000,
+                        modified_ns: 1_767_225_600_000_000_000,
+                        changed_ns: 1_767_225_600_500_000_000,
+                    },
+                    born_ns: None,
+                    mode: 0o100_644,
+                    user: 1000,
+                    group: 100,
+                    links: 1,
+                    blocks: 200,
+                    block_bytes: 4096,
+                },
+                path: "a".into(),
+            }),
+            Record::FileGone { file: 5 },
         ];
         let bytes = contents(&records);
         let mut expected = String::new();
@@ -402,6 +428,8 @@ mod tests {
             Record::Slab { slab: 0, slots: 1025 },
             Record::SlotTaken { slab: 0, slot: 1024, source: 0, chunk: 0 },
             Record::SlabGone { slab: u32::MAX },
+            Record::FileGone { file: 1 << 56 },
+            Record::FileRoot { number: 0, path: "a".repeat(4097).into() },
             copy(vec![]),
             copy(vec![sum(16, 0, 1)]),
             copy(vec![sum(0, 0, 0)]),

@@ -1,9 +1,14 @@
 //! Records of the log of a level, and their bytes; docs/formats/tier.md has them as a table.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use forebay_table::{Identity, SourceFile};
 
 use crate::chunk::{CHUNK_BYTES, PIECES};
-use crate::entry::{MAX_SLABS, MAX_SLOTS};
+use crate::entry::{MAX_FILES, MAX_SLABS, MAX_SLOTS};
 use crate::source::SourceKey;
 
 /// Length and checksum before a record.
@@ -12,8 +17,11 @@ pub(super) const FRAME_BYTES: usize = 8;
 /// Longest path of a source \[bytes\]: that of a system call.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Longest record \[bytes\]: a source has its path.
-pub(super) const MAX_RECORD_BYTES: usize = 29 + MAX_PATH_BYTES;
+/// Longest record \[bytes\]: a file copy has the path of its source.
+pub(super) const MAX_RECORD_BYTES: usize = 89 + MAX_PATH_BYTES;
+
+/// Stands for "the file system has no time of birth".
+const NO_BIRTH: i64 = i64::MIN;
 
 /// A piece in the record of a copy \[bytes\].
 const SUM_BYTES: usize = 13;
@@ -77,6 +85,42 @@ pub enum Record {
         /// When [s since 1970].
         unix_s: u64,
     },
+    /// A directory or file whose files are copied whole, and its number in this log.
+    FileRoot {
+        /// Its number: 0, 1, 2, …
+        number: u32,
+        /// Its canonical path.
+        path: PathBuf,
+    },
+    /// A run began or ceased to use a root.
+    FileRootUsed {
+        /// Number of the root.
+        number: u32,
+        /// When [s since 1970].
+        unix_s: u64,
+    },
+    /// A whole file was copied, or its copy was compared with its checksum.
+    FileCopy(FileCopyRecord),
+    /// The copy of a file was deleted.
+    FileGone {
+        /// Its number.
+        file: u64,
+    },
+}
+
+/// The copy of a whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileCopyRecord {
+    /// Its number: none is used twice.
+    pub file: u64,
+    /// Number of the root in this log.
+    pub root: u32,
+    /// crc32c of the bytes.
+    pub crc: u32,
+    /// What `stat` says of the source; its device (0) is not in the log.
+    pub source: SourceFile,
+    /// Where the source lies below its root.
+    pub path: PathBuf,
 }
 
 /// Pieces of a chunk that were copied into a slot.
@@ -170,6 +214,40 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
             out.extend(number.to_le_bytes());
             out.extend(unix_s.to_le_bytes());
         }
+        Record::FileRoot { number, path } => {
+            out.push(8);
+            out.extend(number.to_le_bytes());
+            out.extend(path.as_os_str().as_bytes());
+        }
+        Record::FileRootUsed { number, unix_s } => {
+            out.push(9);
+            out.extend(number.to_le_bytes());
+            out.extend(unix_s.to_le_bytes());
+        }
+        Record::FileCopy(FileCopyRecord { file, root, crc, source, path }) => {
+            out.push(10);
+            out.extend(file.to_le_bytes());
+            out.extend(root.to_le_bytes());
+            out.extend(crc.to_le_bytes());
+            let Identity { inode, bytes, modified_ns, changed_ns, .. } = source.identity;
+            for number in [inode, bytes] {
+                out.extend(number.to_le_bytes());
+            }
+            for time in [modified_ns, changed_ns, source.born_ns.unwrap_or(NO_BIRTH)] {
+                out.extend(time.to_le_bytes());
+            }
+            for number in [source.mode, source.user, source.group, source.links] {
+                out.extend(number.to_le_bytes());
+            }
+            for number in [source.blocks, source.block_bytes] {
+                out.extend(number.to_le_bytes());
+            }
+            out.extend(path.as_os_str().as_bytes());
+        }
+        Record::FileGone { file } => {
+            out.push(11);
+            out.extend(file.to_le_bytes());
+        }
         Record::SlotTaken { slab, slot, source, chunk } => {
             out.push(7);
             out.extend(slab.to_le_bytes());
@@ -246,17 +324,49 @@ pub(super) fn decode(body: &[u8], crc: u32) -> Option<Record> {
             source: u32::from_le_bytes(fields.take()?),
             chunk: u64::from_le_bytes(fields.take()?),
         },
+        8 => Record::FileRoot { number: u32::from_le_bytes(fields.take()?), path: fields.path() },
+        9 => Record::FileRootUsed {
+            number: u32::from_le_bytes(fields.take()?),
+            unix_s: u64::from_le_bytes(fields.take()?),
+        },
+        10 => Record::FileCopy(FileCopyRecord {
+            file: u64::from_le_bytes(fields.take()?),
+            root: u32::from_le_bytes(fields.take()?),
+            crc: u32::from_le_bytes(fields.take()?),
+            source: SourceFile {
+                identity: Identity {
+                    device: 0,
+                    inode: u64::from_le_bytes(fields.take()?),
+                    bytes: u64::from_le_bytes(fields.take()?),
+                    modified_ns: i64::from_le_bytes(fields.take()?),
+                    changed_ns: i64::from_le_bytes(fields.take()?),
+                },
+                born_ns: Some(i64::from_le_bytes(fields.take()?)).filter(|born| *born != NO_BIRTH),
+                mode: u32::from_le_bytes(fields.take()?),
+                user: u32::from_le_bytes(fields.take()?),
+                group: u32::from_le_bytes(fields.take()?),
+                links: u32::from_le_bytes(fields.take()?),
+                blocks: u64::from_le_bytes(fields.take()?),
+                block_bytes: u64::from_le_bytes(fields.take()?),
+            },
+            path: fields.path(),
+        }),
+        11 => Record::FileGone { file: u64::from_le_bytes(fields.take()?) },
         _ => return None,
     };
     (fields.0.is_empty() && record.is_valid()).then_some(record)
 }
 
 impl Record {
-    /// Whether numbers of slabs, slots and pieces are within their limits.
+    /// Whether its numbers and paths are within their limits.
     fn is_valid(&self) -> bool {
+        let is_path = |path: &PathBuf| path.as_os_str().len() <= MAX_PATH_BYTES;
         let is_place = |slab: u32, slot: u16| slab < MAX_SLABS && slot < MAX_SLOTS;
         match self {
-            Self::Boot { .. } | Self::Source { .. } | Self::Used { .. } => true,
+            Self::Boot { .. } | Self::Source { .. } | Self::Used { .. } | Self::FileRootUsed { .. } => true,
+            Self::FileRoot { path, .. } => is_path(path),
+            Self::FileCopy(FileCopyRecord { file, path, .. }) => *file < MAX_FILES && is_path(path),
+            Self::FileGone { file } => *file < MAX_FILES,
             Self::Slab { slab, slots } => *slab < MAX_SLABS && (1..=MAX_SLOTS).contains(slots),
             Self::SlotTaken { slab, slot, .. } | Self::SlotGone { slab, slot } => is_place(*slab, *slot),
             Self::SlabGone { slab } => *slab < MAX_SLABS,
@@ -279,6 +389,11 @@ impl Fields<'_> {
         self.0 = rest;
         Some(*field)
     }
+
+    /// The rest.
+    fn path(&mut self) -> PathBuf {
+        OsString::from_vec(std::mem::take(&mut self.0).to_vec()).into()
+    }
 }
 
 #[cfg(test)]
@@ -293,6 +408,30 @@ pub(super) mod tests {
                 let sum = |(piece, (start, bytes, crc))| PieceSum { piece, start, bytes, crc };
                 sums.into_iter().map(sum).collect()
             })
+    }
+
+    fn path() -> impl Strategy<Value = PathBuf> {
+        prop::collection::vec(1_u8.., 0..40).prop_map(|bytes| OsString::from_vec(bytes).into())
+    }
+
+    fn source_file() -> impl Strategy<Value = SourceFile> {
+        let identity =
+            (any::<[u64; 2]>(), any::<[i64; 2]>()).prop_map(|([inode, bytes], [modified_ns, changed_ns])| {
+                Identity { device: 0, inode, bytes, modified_ns, changed_ns }
+            });
+        let rest = (any::<Option<i64>>(), any::<[u32; 4]>(), any::<[u64; 2]>());
+        (identity, rest).prop_map(
+            |(identity, (born_ns, [mode, user, group, links], [blocks, block_bytes]))| SourceFile {
+                identity,
+                born_ns: born_ns.filter(|born| *born != NO_BIRTH),
+                mode,
+                user,
+                group,
+                links,
+                blocks,
+                block_bytes,
+            },
+        )
     }
 
     pub(in crate::log) fn record() -> impl Strategy<Value = Record> {
@@ -312,6 +451,14 @@ pub(super) mod tests {
             (0..MAX_SLABS, 0..MAX_SLOTS).prop_map(|(slab, slot)| Record::SlotGone { slab, slot }),
             (0..MAX_SLABS, 0..MAX_SLOTS, any::<u32>(), any::<u64>())
                 .prop_map(|(slab, slot, source, chunk)| Record::SlotTaken { slab, slot, source, chunk }),
+            (any::<u32>(), path()).prop_map(|(number, path)| Record::FileRoot { number, path }),
+            (any::<u32>(), any::<u64>()).prop_map(|(number, unix_s)| Record::FileRootUsed { number, unix_s }),
+            (0..MAX_FILES, any::<u32>(), any::<u32>(), source_file(), path()).prop_map(
+                |(file, root, crc, source, path)| {
+                    Record::FileCopy(FileCopyRecord { file, root, crc, source, path })
+                }
+            ),
+            (0..MAX_FILES).prop_map(|file| Record::FileGone { file }),
         ]
     }
 }

@@ -1,0 +1,1 @@
+"""Sections of docs/results/run.md: programs that are not changed, under `forebay run`."""

@@ -1,0 +1,78 @@
+"""Unmodified readers of TFRecord and tar files, where everything fits."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+
+from sections import Row
+from tiering.study import Study, mounts
+from unchanged.study import (
+    FOLLOW,
+    FROZEN,
+    WHOLE,
+    WITHOUT,
+    Epoch,
+    Mode,
+    Shards,
+    reader,
+    run_epochs,
+    total_bytes,
+)
+
+SOURCE = "lustre-ssd"
+TIME_SCALE = 40.0
+"""Of source and tier: what two cores carry of this source."""
+EPOCHS = 3
+REPETITIONS = 3
+READERS = (
+    ("plain_tfrecord", "tfrecord"),
+    ("package_tfrecord", "tfrecord"),
+    ("plain_tar", "tar"),
+    ("package_webdataset", "tar"),
+)
+ON_TIER = Mode("on the tier's device", None)
+
+
+def readers(study: Study) -> list[Row]:
+    """Run 3 epochs of each reader, in turns: without, with, and on the tier's device."""
+    rows: list[Row] = []
+    for program, kind in READERS:
+        shards = Shards(kind, study.pick(16, 4), study.pick(8, 1) << 20)
+        modes = (WITHOUT, FOLLOW, WHOLE, FROZEN, ON_TIER)
+        runs: dict[str, list[list[Epoch]]] = {mode.name: [] for mode in modes}
+        for _ in range(study.pick(REPETITIONS, 1)):
+            for mode in modes:
+                runs[mode.name].append(_run(shards, program, mode))
+        data_bytes = total_bytes(shards.make())
+        seconds = {
+            name: [statistics.median(one[epoch].seconds for one in found) for epoch in range(EPOCHS)]
+            for name, found in runs.items()
+        }
+        for name, found in runs.items():
+            first = found[0]
+            later, on_tier = (sum(seconds[one][1:]) for one in (name, ON_TIER.name))
+            rows.append(
+                {
+                    "reader": program,
+                    "mode": name,
+                    **{f"seconds_{number}": value for number, value in enumerate(seconds[name], 1)},
+                    **{f"reads_{number}": one.source_reads for number, one in enumerate(first, 1)},
+                    **{f"metadata_{number}": one.metadata for number, one in enumerate(first, 1)},
+                    "source_share_1": first[0].source_bytes / data_bytes,
+                    "copying_seconds": statistics.median(one[0].copying_seconds for one in found),
+                    "first_ratio": seconds[name][0] / seconds[WITHOUT.name][0],
+                    "total_change": sum(seconds[name]) / sum(seconds[WITHOUT.name]) - 1,
+                    "device_ratio": later / on_tier,
+                }
+            )
+    return rows
+
+
+def _run(shards: Shards, program: str, mode: Mode) -> list[Epoch]:
+    with mounts(shards.make(), TIME_SCALE, source=SOURCE) as made:
+        if mode is not ON_TIER:
+            return run_epochs(made, mode, reader(program, made.source), EPOCHS)
+        own = made.tier / "data"
+        shutil.copytree(made.source, own)
+        return run_epochs(made, mode, reader(program, own), EPOCHS)

@@ -1,0 +1,277 @@
+//! Copies of whole files, as the runs of the daemon use them: which roots are used, which files
+//! below them have copies, and on which levels.
+//!
+//! A *root* is a source of `forebay run`. Copies of files below a root that a run uses are never
+//! evicted.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use forebay_table::{CopyFile, CopyIdentity, SourceFile};
+
+use crate::daemon::cache::{Cache, unix_s};
+use crate::daemon::file_store::{FileStore, HeldFile, identity_of};
+use crate::daemon::level::Level;
+use crate::source::SourceKey;
+use crate::table::LevelState;
+
+/// A source of runs, as this daemon numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RootId(pub(super) u32);
+
+/// A copy of this daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CopyId {
+    /// The level.
+    pub(crate) level: u8,
+    /// Its number on the level, which no other copy ever has.
+    pub(crate) number: u64,
+}
+
+/// A file of a source, and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileFacts {
+    /// The root that it lies below.
+    pub(crate) root: RootId,
+    /// Its path below the root; empty if the root is the file.
+    pub(crate) path: PathBuf,
+    /// What `stat` says of it. Copies that a log tells of have no device (0).
+    pub(crate) source: SourceFile,
+}
+
+/// A copy that is being written: finish or abandon it.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct NewCopy {
+    /// Its file: all zeros, with its space reserved.
+    pub(crate) file: OwnedFd,
+    /// Its level and number.
+    pub(crate) id: CopyId,
+}
+
+/// Why there is no place for a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoCopy {
+    /// There is no room now.
+    Full,
+    /// The file is larger than each of the levels.
+    TooLarge,
+    /// No level is in use: they failed or were deleted.
+    LevelsOut,
+}
+
+/// A copy that a level has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownCopy {
+    /// Its level and number.
+    pub(crate) id: CopyId,
+    /// What it is a copy of; `root` is the root that was asked for.
+    pub(crate) facts: FileFacts,
+    /// crc32c of its bytes.
+    pub(crate) crc: u32,
+    /// Whether it was written since the machine was started. Another one must be compared with
+    /// `crc` before it is served.
+    pub(crate) is_trusted: bool,
+}
+
+impl Cache {
+    /// A run begins to use a root, with copies on these levels.
+    pub(crate) fn use_root(&mut self, path: &Path, levels: &[u8]) -> RootId {
+        let id = RootId(self.next_root);
+        self.next_root += 1;
+        self.roots.insert(id, path.to_owned());
+        for level in levels {
+            let level = &mut self.levels[usize::from(*level)];
+            let record = level.files.use_root(path, unix_s());
+            level.append(record.as_slice());
+        }
+        id
+    }
+
+    /// A run no longer uses a root; `levels` as in [`Self::use_root`].
+    pub(crate) fn leave_root(&mut self, root: RootId, levels: &[u8]) {
+        let Some(path) = self.roots.remove(&root) else { return };
+        for level in levels {
+            let level = &mut self.levels[usize::from(*level)];
+            let record = level.files.leave_root(&path, unix_s());
+            level.append(record.as_slice());
+        }
+    }
+
+    /// An empty file on the first of these levels that has room for it, reserved in full.
+    pub(crate) fn begin_copy(&mut self, levels: &[u8], bytes: u64) -> Result<NewCopy, NoCopy> {
+        let mut why = NoCopy::LevelsOut;
+        for number in levels {
+            let level = &self.levels[usize::from(*number)];
+            if level.state == LevelState::Out {
+                continue;
+            }
+            let fits = FileStore::needed_bytes(bytes) <= level.parts.quota_bytes;
+            if !fits {
+                why = if why == NoCopy::Full { why } else { NoCopy::TooLarge };
+                continue;
+            }
+            why = NoCopy::Full;
+            if let Some((number_of_file, file)) = self.begin_on(*number, bytes) {
+                return Ok(NewCopy { file, id: CopyId { level: *number, number: number_of_file } });
+            }
+        }
+        Err(why)
+    }
+
+    fn begin_on(&mut self, number: u8, bytes: u64) -> Option<(u64, OwnedFd)> {
+        let sources = &self.sources;
+        let last_used = |key: &SourceKey| {
+            let known = sources.get(key);
+            known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
+        };
+        let mut gone = Vec::new();
+        let level = &mut self.levels[usize::from(number)];
+        let before = level.state;
+        let begun = level.begin_file(bytes, &last_used, &mut gone);
+        let is_changed = level.state != before;
+        self.forget(number, &gone);
+        if is_changed {
+            self.publish_state(number);
+        }
+        begun
+    }
+
+    /// Logs a copy whose bytes are written, and says what identifies it from now on; `None` if it
+    /// is lost, as it is not that long or the level failed.
+    pub(crate) fn finish_copy(&mut self, copy: NewCopy, facts: &FileFacts, crc: u32) -> Option<CopyFile> {
+        let NewCopy { file, id } = copy;
+        let root = self.roots.get(&facts.root).cloned();
+        let level = &mut self.levels[usize::from(id.level)];
+        let finished = root.and_then(|root| {
+            let held =
+                HeldFile { root, path: facts.path.clone(), source: facts.source, crc, is_trusted: true };
+            level.finish_file(id.number, &file, held)
+        });
+        if finished.is_none() {
+            level.files.remove(id.number);
+        }
+        finished.map(|identity| CopyFile { level: id.level, number: id.number, identity })
+    }
+
+    /// Deletes a copy that is not finished.
+    pub(crate) fn abandon_copy(&mut self, copy: NewCopy) {
+        self.levels[usize::from(copy.id.level)].files.remove(copy.id.number);
+    }
+
+    /// The copies on these levels of files below a root, also those that were made for another
+    /// root. The nearest level comes first.
+    pub(crate) fn copies_of(&self, root: RootId, levels: &[u8]) -> Vec<KnownCopy> {
+        let Some(path) = self.roots.get(&root) else { return Vec::new() };
+        let mut found = Vec::new();
+        for number in levels {
+            let level = &self.levels[usize::from(*number)];
+            if level.state == LevelState::Out {
+                continue;
+            }
+            for (file, held) in level.files.files() {
+                let below = if held.root == *path {
+                    held.path.clone()
+                } else {
+                    let whole = if held.path.as_os_str().is_empty() {
+                        held.root.clone()
+                    } else {
+                        held.root.join(&held.path)
+                    };
+                    let Ok(below) = whole.strip_prefix(path) else { continue };
+                    below.to_owned()
+                };
+                found.push(KnownCopy {
+                    id: CopyId { level: *number, number: file },
+                    facts: FileFacts { root, path: below, source: held.source },
+                    crc: held.crc,
+                    is_trusted: held.is_trusted,
+                });
+            }
+        }
+        found
+    }
+
+    /// What identifies a copy now; `None` if it is not there in full. One system call.
+    pub(crate) fn copy_file(&self, id: CopyId) -> Option<CopyFile> {
+        let identity = self.levels[usize::from(id.level)].files.identity(id.number)?;
+        Some(CopyFile { level: id.level, number: id.number, identity })
+    }
+
+    /// A copy was compared with its checksum: it is trusted from now on, or deleted.
+    pub(crate) fn trust_copy(&mut self, id: CopyId, is_right: bool) {
+        if !is_right {
+            return self.delete_copy(id);
+        }
+        let level = &mut self.levels[usize::from(id.level)];
+        let record = level.files.trust(id.number);
+        level.append(record.as_slice());
+    }
+
+    /// Deletes a copy.
+    pub(crate) fn delete_copy(&mut self, id: CopyId) {
+        self.levels[usize::from(id.level)].delete_files(&[id.number]);
+    }
+
+    /// Opens a copy to read it.
+    pub(crate) fn open_copy(&self, id: CopyId) -> io::Result<OwnedFd> {
+        self.levels[usize::from(id.level)].files.open_file(id.number)
+    }
+
+    /// Whether a level takes and serves copies.
+    pub(crate) fn level_state(&self, level: u8) -> LevelState {
+        self.levels[usize::from(level)].state
+    }
+}
+
+impl Level {
+    /// An empty file of so many bytes, if there is room: what nobody uses goes for it.
+    fn begin_file(
+        &mut self,
+        bytes: u64,
+        last_used: &dyn Fn(&SourceKey) -> Option<u64>,
+        gone: &mut Vec<(SourceKey, u64)>,
+    ) -> Option<(u64, OwnedFd)> {
+        if self.state != LevelState::Open {
+            return None;
+        }
+        let needed = FileStore::needed_bytes(bytes);
+        while self.planned_bytes() + needed > self.parts.quota_bytes {
+            if !self.reclaim(last_used, gone) {
+                return None;
+            }
+        }
+        match self.files.begin(bytes) {
+            Ok(begun) => Some(begun),
+            Err(error) => {
+                self.failed(&error);
+                None
+            }
+        }
+    }
+
+    /// Logs a copy; `None` if that fails, or it is not as long as its source.
+    fn finish_file(&mut self, number: u64, file: &OwnedFd, held: HeldFile) -> Option<CopyIdentity> {
+        if let Err(error) = rustix::fs::fchmod(file, rustix::fs::Mode::RUSR) {
+            self.failed(&error.into());
+            return None;
+        }
+        let stat = rustix::fs::fstat(file).ok()?;
+        if stat.st_size as u64 != held.source.identity.bytes || stat.st_nlink == 0 {
+            return None;
+        }
+        let (records, root) = self.files.records_of(number, &held);
+        self.append(&records).then(|| {
+            self.files.finished(number, root, held);
+            identity_of(&stat)
+        })
+    }
+
+    /// Deletes copies of files.
+    pub(super) fn delete_files(&mut self, numbers: &[u64]) {
+        let records: Vec<_> = numbers.iter().filter_map(|number| self.files.remove(*number)).collect();
+        // A record of a copy without its file does no harm.
+        self.append(&records);
+    }
+}

@@ -1,0 +1,165 @@
+//! One copy under way: which of its blocks are written.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_table::SourceFile;
+use rustix::fs::Advice;
+
+use super::copiers::{BLOCK_BYTES, extent, write_all};
+use super::resident::Residency;
+use crate::daemon::files::NewCopy;
+
+/// Blocks that one look at a file tries.
+const BLOCKS_AT_ONCE: usize = 64;
+
+/// Why blocks were not copied.
+#[derive(Debug)]
+pub(super) enum CopyProblem {
+    /// The source could not be read.
+    Source,
+    /// The copy could not be written.
+    Target,
+}
+
+/// A copy under way.
+pub(super) struct Copying {
+    /// Number of the source, and the path below it.
+    pub(super) root: usize,
+    pub(super) path: PathBuf,
+    pub(super) source: Arc<OwnedFd>,
+    pub(super) file: SourceFile,
+    pub(super) target: Arc<OwnedFd>,
+    pub(super) copy: NewCopy,
+    /// When a block was last written.
+    pub(super) progressed: Instant,
+    /// Threads read the rest.
+    pub(super) is_handed: bool,
+    pub(super) is_staged: bool,
+    pub(super) residency: Residency,
+    /// Checksums of the blocks that are written.
+    sums: Vec<Option<u32>>,
+    missing: usize,
+}
+
+impl Copying {
+    pub(super) fn new(
+        (root, path): (usize, PathBuf),
+        source: Arc<OwnedFd>,
+        file: SourceFile,
+        copy: NewCopy,
+        is_staged: bool,
+    ) -> Result<Self, (io::Error, NewCopy)> {
+        let blocks = file.identity.bytes.div_ceil(BLOCK_BYTES) as usize;
+        let now = Instant::now();
+        let target = match copy.file.try_clone() {
+            Ok(target) => Arc::new(target),
+            Err(error) => return Err((error, copy)),
+        };
+        Ok(Self {
+            root,
+            path,
+            source,
+            file,
+            target,
+            copy,
+            progressed: now,
+            is_handed: false,
+            is_staged,
+            residency: Residency::NoWait,
+            sums: vec![None; blocks],
+            missing: blocks,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.file.identity.bytes
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// The blocks that are not written.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        (0..).zip(&self.sums).filter(|(_, sum)| sum.is_none()).map(|(block, _)| block).collect()
+    }
+
+    pub(super) fn missing_bytes(&self) -> u64 {
+        self.missing().into_iter().map(|block| extent(block, self.bytes()).1 as u64).sum()
+    }
+
+    /// A block was written.
+    pub(super) fn written(&mut self, block: u32, sum: u32) {
+        if let Some(place) = self.sums.get_mut(block as usize)
+            && place.replace(sum).is_none()
+        {
+            self.missing -= 1;
+        }
+    }
+
+    /// Copies blocks that programs have read; their bytes.
+    pub(super) fn follow(&mut self, path: &Path, memory: &mut [u8]) -> Result<u64, CopyProblem> {
+        let mut copied = 0;
+        for block in self.missing().into_iter().take(BLOCKS_AT_ONCE) {
+            let (offset, length) = extent(block, self.bytes());
+            let into = &mut memory[..length];
+            let is_read = self.residency.read(self.source.as_fd(), path, offset, into);
+            if !is_read.map_err(|_| CopyProblem::Source)? {
+                if self.residency == Residency::Unknown {
+                    break;
+                }
+                continue;
+            }
+            write_all(self.target.as_fd(), offset, into).map_err(|_| CopyProblem::Target)?;
+            self.written(block, crc32c::crc32c(into));
+            copied += length as u64;
+        }
+        if copied > 0 {
+            self.progressed = Instant::now();
+        }
+        Ok(copied)
+    }
+
+    /// The checksum of the whole file, once it is written.
+    pub(super) fn sum(&self) -> u32 {
+        let bytes = self.bytes();
+        (0..).zip(&self.sums).fold(0, |sum, (block, of_block)| {
+            let (_, length) = extent(block, bytes);
+            crc32c::crc32c_combine(sum, of_block.expect("the copy is whole"), length)
+        })
+    }
+
+    /// Begins to bring what is written to the device.
+    pub(super) fn start_flush(&self) -> io::Result<()> {
+        sync(&self.target, libc::SYNC_FILE_RANGE_WRITE)
+    }
+
+    /// Waits until it is there, and drops it from the page cache.
+    pub(super) fn finish_flush(&self) -> io::Result<()> {
+        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        sync(&self.target, all)?;
+        Ok(rustix::fs::fadvise(&self.target, 0, None, Advice::DontNeed)?)
+    }
+}
+
+fn sync(file: &OwnedFd, flags: libc::c_uint) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the call takes an open descriptor and numbers.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } {
+        0 => Ok(()),
+        _ => {
+            let error = io::Error::last_os_error();
+            // File systems that keep nothing back.
+            match error.raw_os_error() {
+                Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE) => Ok(()),
+                _ => Err(error),
+            }
+        }
+    }
+}

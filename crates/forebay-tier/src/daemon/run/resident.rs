@@ -1,0 +1,133 @@
+//! Reads what is in the page cache, and nothing else: copies follow the reads of programs.
+//!
+//! Where the file system takes `RWF_NOWAIT`, such a read tells. Else mincore(2) does, which tells
+//! the truth only to those who own or may write a file. Else nothing is known.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// How it is found out whether bytes of a file are in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Residency {
+    /// By reads that do not wait.
+    NoWait,
+    /// By mincore(2).
+    Mincore,
+    /// It is not.
+    Unknown,
+}
+
+impl Residency {
+    /// Reads `into` from `offset` on if all of it is in memory; else `false`.
+    pub(super) fn read(
+        &mut self,
+        file: BorrowedFd<'_>,
+        path: &Path,
+        offset: u64,
+        into: &mut [u8],
+    ) -> io::Result<bool> {
+        if *self == Self::NoWait {
+            match read_without_waiting(file, offset, into) {
+                Ok(is_read) => return Ok(is_read),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    *self = if is_told_the_truth(file, path) { Self::Mincore } else { Self::Unknown };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if *self == Self::Mincore {
+            match is_resident(file, offset, into.len()) {
+                Ok(true) => return read_all(file, offset, into).map(|()| true),
+                Ok(false) => return Ok(false),
+                Err(_) => *self = Self::Unknown,
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn read_without_waiting(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> Result<bool, Errno> {
+    let mut done = 0;
+    while done < into.len() {
+        let mut parts = [io::IoSliceMut::new(&mut into[done..])];
+        match preadv2(file, &mut parts, offset + done as u64, ReadWriteFlags::NOWAIT) {
+            Ok(0) | Err(Errno::AGAIN) => return Ok(false),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Reads all of `into` from `offset` on.
+pub(super) fn read_all(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(file, &mut into[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn is_told_the_truth(file: BorrowedFd<'_>, path: &Path) -> bool {
+    let own = rustix::process::geteuid();
+    own.is_root()
+        || rustix::fs::fstat(file).is_ok_and(|found| found.st_uid == own.as_raw())
+        || access(path, Access::WRITE_OK).is_ok()
+}
+
+fn is_resident(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<bool> {
+    let page = rustix::param::page_size();
+    debug_assert!(offset.is_multiple_of(page as u64));
+    let mut pages = vec![0_u8; bytes.div_ceil(page)];
+    // SAFETY: a new mapping, which nobody else knows, is made and removed; its bytes are not touched.
+    unsafe {
+        let place: *mut c_void =
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), offset)?;
+        let told = libc::mincore(place, bytes, pages.as_mut_ptr());
+        munmap(place, bytes)?;
+        if told != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(pages.iter().all(|page| page & 1 != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+
+    #[test]
+    fn what_is_in_memory_is_read_and_nothing_else() {
+        let place = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        let path = place.path().join("x");
+        let bytes: Vec<u8> = (0..1_u32 << 18).map(|at| (at * 7) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        for way in [Residency::NoWait, Residency::Mincore] {
+            let mut into = vec![0; 1 << 16];
+            let mut residency = way;
+            fs::read(&path).unwrap();
+            assert!(residency.read(file.as_fd(), &path, 1 << 16, &mut into).unwrap());
+            assert_eq!(into, bytes[1 << 16..1 << 17]);
+            assert_eq!(residency, way);
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            assert!(!residency.read(file.as_fd(), &path, 0, &mut into).unwrap());
+        }
+        let mut unknown = Residency::Unknown;
+        assert!(!unknown.read(file.as_fd(), &path, 0, &mut [0; 10]).unwrap());
+    }
+}

@@ -1,0 +1,41 @@
+//! A run of `forebay run`, as its user describes it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What a run is opened with. Runs with equal tiers and options share one table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RunOptions {
+    /// Directories, or files, that programs get copies of: absolute, as the user wrote them.
+    pub sources: Vec<PathBuf>,
+    /// The sources do not change: programs look paths up before they ask the source.
+    #[serde(default)]
+    pub frozen: bool,
+    /// At the end, all copies are compared with their sources.
+    #[serde(default)]
+    pub check: bool,
+    /// What the daemon reads of the sources.
+    #[serde(default)]
+    pub fetch: Fetch,
+    /// Copies stay when the run ends.
+    #[serde(default = "yes")]
+    pub keep: bool,
+}
+
+/// What the daemon reads of the sources for copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fetch {
+    /// What programs have read, from the page cache, and little more.
+    #[default]
+    Follow,
+    /// All of a file, once it is opened.
+    Whole,
+    /// Nothing that is not in the page cache.
+    None,
+}
+
+fn yes() -> bool {
+    true
+}

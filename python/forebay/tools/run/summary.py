@@ -1,0 +1,75 @@
+"""What came from the tiers, as text: for all programs of the run on this node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay._text import bytes_text
+
+__all__ = ["SOURCE_OPENS", "differences", "lines"]
+
+SOURCE_OPENS: Mapping[str, str] = {
+    "unknown": "not copied yet",
+    "copying": "while the copy was made",
+    "refused": "not copied",
+    "changed": "changed since it was copied",
+    "stale": "opened for writing before",
+    "direct": "with O_DIRECT",
+    "level_out": "the tier failed",
+    "open_failed": "the copy could not be opened",
+    "other_copy": "the copy was another file",
+    "number_failed": "too many open files",
+}
+"""Counters of opens that got the source, with what is said of each."""
+
+# Differences and tiers that are listed; --json has all.
+_LISTED = 20
+
+
+def lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the summary of a run; nothing if no program opened a source and nothing was copied."""
+    counters = summary["counters"]
+    if not summary["opens"] and not summary["copied_files"] and not summary["opens_served"]:
+        return []
+    served = sum(level["bytes"] for level in summary["levels"])
+    told = [
+        f"{summary['opens_served']:,} of {summary['opens']:,} opens of sources got a copy: "
+        f"files of {bytes_text(served)} kept off the source"
+    ]
+    if counters.get("frozen"):
+        told.append(f"  {counters['frozen']:,} of them did not reach the source at all")
+    told += [
+        f"  tier {level['name']}: {level['opens']:,} opens, {bytes_text(level['bytes'])}; holds "
+        f"{bytes_text(level['taken_bytes'])} of {bytes_text(level['quota_bytes'])}"
+        + ("" if level["state"] == "open" else f" ({level['state']})")
+        for level in summary["levels"]
+    ]
+    for name, words in SOURCE_OPENS.items():
+        if counters.get(name):
+            told.append(f"  source: {counters[name]:,} opens, {words}")
+    if summary["copied_files"]:
+        told.append(
+            f"  copied: {summary['copied_files']:,} files, {bytes_text(summary['copied_bytes'])}, of which "
+            f"{bytes_text(summary['fetched_bytes'])} were read for the copies alone"
+        )
+    for reason, files in summary["not_copied"].items():
+        if files:
+            told.append(f"  not copied: {files:,} files: {reason.replace('_', ' ')}")
+    if left := summary["waiting_files"] + summary["copying_files"]:
+        told.append(f"  not copied: {left:,} files: the programs ended before")
+    if summary["opens"] and not summary["opens_served"]:
+        told.append(
+            "  nothing was served: a file that is open is never switched to its copy, which serves "
+            "later opens; --stage copies first"
+        )
+    return told
+
+
+def differences(summary: Mapping[str, Any]) -> list[str]:
+    """Return what ``--check`` found."""
+    found = summary["differences"]
+    told = [f"{one['path']}: its copy differs at byte {one['offset']:,}" for one in found[:_LISTED]]
+    if len(found) > _LISTED:
+        told.append(f"and {len(found) - _LISTED} more (--json lists all)")
+    return told

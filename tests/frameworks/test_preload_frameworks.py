@@ -1,0 +1,120 @@
+"""Frameworks under the preload library: the same output as without it, from copies."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from preload_support import run
+
+FILES = 12
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Small files, each of a seed of its own, and an array."""
+    directory = tmp_path_factory.mktemp("frameworks") / "data"
+    directory.mkdir()
+    for number in range(FILES):
+        (directory / f"{number:02}.bin").write_bytes(random.Random(number).randbytes(5_000 + number))
+    np.save(directory / "array.npy", np.arange(1000))
+    return directory
+
+
+def check_same(copies, tmp_path, text, opened):
+    """Run a program with and without the library; it must show so many redirected opens."""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-W", "ignore", str(program)]
+    expected = run(command, cwd=copies.source, env={**os.environ, **quiet})
+    assert expected[2] == 0, expected[1]
+    assert copies.run(command, cwd=copies.source, env=quiet) == expected
+    counters, _ = copies.counters()
+    assert counters["opened"] >= opened
+    assert not any(counters[reason] for reason in ("open_failed", "other_copy", "number_failed", "changed"))
+
+
+WORKERS = """
+import pathlib
+import zlib
+
+import torch.utils.data
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self):
+        self.paths = sorted(pathlib.Path('.').glob('*.bin'))
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, number):
+        data = self.paths[number].read_bytes()
+        return torch.tensor([zlib.crc32(data), len(data)])
+
+
+if __name__ == '__main__':
+    torch.manual_seed(1)
+    loader = torch.utils.data.DataLoader(
+        Files(), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context='{method}'
+    )
+    for epoch in range(2):
+        print([batch.tolist() for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_dataloader_read_copies(method, make_copies, source, tmp_path):
+    pytest.importorskip("torch")
+    check_same(make_copies(source), tmp_path, WORKERS.format(method=method), 2 * FILES)
+
+
+def test_torch_saves_and_loads_among_the_sources(make_copies, tmp_path):
+    torch = pytest.importorskip("torch")
+    data = tmp_path / "data"
+    data.mkdir()
+    torch.save({"x": torch.arange(1000)}, data / "model.pt")
+    program = (
+        "import torch\nfor turn in range(2):\n"
+        "    found = torch.load('model.pt', mmap=turn == 1); print(found['x'].sum().item())\n"
+    )
+    check_same(make_copies(data), tmp_path, program, 2)
+
+
+def test_pyarrow_reads_copies(make_copies, tmp_path):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data = tmp_path / "data"
+    data.mkdir()
+    table = arrow.table({"x": list(range(1000)), "y": [f"row {number}" for number in range(1000)]})
+    parquet.write_table(table, data / "t.parquet", row_group_size=100)
+    with arrow.OSFile(str(data / "t.arrow"), "wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    program = (
+        "import pyarrow as a, pyarrow.parquet as q, pyarrow.dataset as d\n"
+        "print(q.read_table('t.parquet', columns=['x']).to_pydict()['x'][::99])\n"
+        "print(q.ParquetFile('t.parquet').read_row_group(3).num_rows)\n"
+        "print(d.dataset('t.parquet').to_table(filter=d.field('x') > 990).num_rows)\n"
+        "print(a.ipc.open_file(a.memory_map('t.arrow')).read_all().slice(5, 2).to_pydict())\n"
+        "print(q.read_table('t.parquet', memory_map=True).num_rows)\n"
+    )
+    check_same(make_copies(data), tmp_path, program, 4)
+
+
+def test_tensorflow_reads_copies(make_copies, source, tmp_path):
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed: 600 MB")
+    program = (
+        # Its log has times.
+        "import os; os.dup2(os.open('/dev/null', os.O_WRONLY), 2)\n"
+        "import tensorflow as tf\nfiles = tf.data.Dataset.list_files('*.bin', shuffle=False)\n"
+        "files = files.map(tf.io.read_file, num_parallel_calls=2)\n"
+        "for turn in range(2): print([hash(one.numpy()) for one in files])\n"
+        "with tf.io.TFRecordWriter('/dev/null') as writer: writer.write(b'x')\n"
+        "print(tf.io.gfile.stat('00.bin').length, len(tf.io.gfile.GFile('01.bin', 'rb').read()))\n"
+    )
+    check_same(make_copies(source), tmp_path, program, 2 * FILES)

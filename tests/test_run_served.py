@@ -1,0 +1,168 @@
+"""`forebay run` with the tier daemon: what is read again comes from copies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import support
+from forebay import _native
+from tier_support import settle
+
+# To be removed with the first build that has it.
+pytestmark = pytest.mark.skipif(not hasattr(_native, "RunSession"), reason="this build serves no runs")
+
+FILES, FILE_BYTES = 5, 200_000
+ROUNDS = """
+import hashlib, pathlib, sys
+for _ in range(int(sys.argv[2])):
+    print([hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(pathlib.Path(sys.argv[1]).iterdir())])
+"""
+# Reads all files until so many opens of one round were served.
+UNTIL_SERVED = """
+import pathlib, sys, time
+from forebay import _native
+source = pathlib.Path(sys.argv[1])
+def served():
+    return sum(run["opens_served"] for run in _native.run_usage())
+while True:
+    before = served()
+    for path in source.iterdir():
+        path.read_bytes()
+    if served() - before >= int(sys.argv[2]):
+        break
+    time.sleep(0.05)
+print("served", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Files that are old enough to be copied."""
+    directory = tmp_path_factory.mktemp("served") / "data"
+    directory.mkdir()
+    for number in range(FILES):
+        (directory / f"{number}.bin").write_bytes(random.Random(number).randbytes(FILE_BYTES))
+    settle([directory])
+    return directory
+
+
+@pytest.fixture
+def tier(tmp_path):
+    path = tmp_path / "tier"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def forebay_run(daemon, data, tier, tmp_path):
+    """Run a program under `forebay run`; return its output and the JSON of the run."""
+
+    def run(*command, options=(), expected=0):
+        summary = tmp_path / "summary.json"
+        done = subprocess.run(
+            [*command_line(tier, data), "--json", summary, *options, "--", *command],
+            capture_output=True,
+            text=True,
+            timeout=support.DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == expected, done.stderr
+        return done.stdout, json.loads(summary.read_text())
+
+    return run
+
+
+def command_line(tier, data):
+    return [sys.executable, "-m", "forebay", "run", "--tier", f"{tier}:64MiB", "--source", data]
+
+
+def test_copies_follow_reads_and_serve_later_opens_and_jobs(forebay_run, data):
+    expected = subprocess.run(
+        [sys.executable, "-c", ROUNDS, data, "1"], capture_output=True, text=True
+    ).stdout
+    output, found = forebay_run(sys.executable, "-c", UNTIL_SERVED, data, FILES)
+    assert output == "served\n"
+    assert found["run"]["copied_bytes"] == FILES * FILE_BYTES
+    output, found = forebay_run(sys.executable, "-c", ROUNDS, data, "1", options=["--check"])
+    assert output == expected
+    run = found["run"]
+    assert (run["opens"], run["opens_served"], run["copied_files"]) == (FILES, FILES, 0)
+    assert (run["differences"], run["compared_files"]) == ([], FILES)
+    assert sum(level["bytes"] for level in run["levels"]) == FILES * FILE_BYTES
+    assert set(run) == set(support.documented_keys("A run"))
+    assert set(run["levels"][0]) == set(support.documented_keys("A tier of a run"))
+
+
+@pytest.mark.parametrize("options", [("--stage",), ("--stage", "--frozen")])
+def test_a_staged_source_is_served_from_the_first_open_on(forebay_run, data, options):
+    _, found = forebay_run(sys.executable, "-c", ROUNDS, data, "2", options=options)
+    run = found["run"]
+    assert (run["copied_files"], run["opens"], run["opens_served"]) == (FILES, 2 * FILES, 2 * FILES)
+    assert run["counters"]["frozen"] == (2 * FILES if "--frozen" in options else 0)
+
+
+def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
+    forebay_run("true", options=["--stage", "--no-keep"])
+    files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
+    support.wait_until(lambda: list(files.iterdir()) == [], "copies to be deleted")
+
+
+def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data):
+    program = "import pathlib, sys; [one.read_bytes() for one in pathlib.Path(sys.argv[1]).iterdir()]"
+    command = [*command_line(tier, data), "--stage", "--", sys.executable, "-c", program, data]
+    processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(support.DEADLINE_S) for process in processes] == [0, 0, 0]
+    files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
+    assert len(list(files.iterdir())) == FILES
+    assert len(daemon.pids()) == 1
+
+
+def test_a_program_outlives_the_daemon(daemon, tier, data):
+    program = """
+import pathlib, sys
+files = sorted(pathlib.Path(sys.argv[1]).iterdir())
+print("begun", flush=True)
+sys.stdin.read()
+print([one.stat().st_size == len(one.read_bytes()) for one in files])
+"""
+    command = [*command_line(tier, data), "--stage", "--", sys.executable, "-c", program, data]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"begun\n"
+        daemon.kill(signal.SIGKILL)
+        output, errors = process.communicate(timeout=support.DEADLINE_S)
+    assert (process.returncode, output) == (0, f"{[True] * FILES}\n".encode()), errors
+
+
+def test_top_shows_a_run_while_it_runs(forebay_run, data):
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'forebay', 'top', '--json'])"
+    output, _ = forebay_run(sys.executable, "-c", code)
+    (run,) = json.loads(output)["runs"]
+    assert run["sources"] == [str(data)]
+
+
+def test_the_cache_of_another_user_is_refused(daemon, tier, data):
+    cache = tier / f"forebay-{os.geteuid()}"
+    cache.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(cache, 1, 1)
+    else:
+        cache.chmod(0o777)
+    done = subprocess.run(
+        [*command_line(tier, data), "--", "touch", tier / "begun"],
+        capture_output=True,
+        text=True,
+        timeout=support.DEADLINE_S,
+    )
+    assert done.returncode == 2
+    assert str(tier) in done.stderr
+    assert not Path(tier / "begun").exists()
