@@ -30,9 +30,9 @@
 //!
 //! A node fetches f bytes for each one that it needs:
 //! - Samples of a segment that lie near each other are read together with what is between them. In
-//!   `shuffle` a segment holds each sample with probability p, at most 1/W. The next one of the segment is j
-//!   samples on with probability p·(1 − p)^j, and J samples fit into the longest gap that is read:
-//!   f = 1 + Σ j·p·(1 − p)^j over j up to J.
+//!   `shuffle` a segment holds each sample with probability p, at most 1/W. The next one of the
+//!   segment is j samples on with probability p·(1 − p)^j, and J samples fit into the longest gap
+//!   that is read: f = 1 + Σ j·p·(1 − p)^j over j up to J.
 //! - Reads fetch whole pages of c bytes, c − min(a, c) more for each. One of 1/(1 − p)^(J+1) runs
 //!   ends a read.
 //!
@@ -40,8 +40,8 @@
 //! probability 1 − ((1 − 1/W)·exp(−(f − 1)/W))^m. A gap covers the unit whole, so what touches it
 //! first covers 1 − (1 − 1/m)/f of it.
 //!
-//! Left out: gaps between the runs of other orders, samples that `drop` leaves out or `wrap` repeats, groups that two lanes share, and
-//! differences between sample sizes.
+//! Left out: gaps between the runs of other orders, samples that `drop` leaves out or `wrap`
+//! repeats, groups that two lanes share, and differences between sample sizes.
 
 use serde::{Deserialize, Serialize};
 

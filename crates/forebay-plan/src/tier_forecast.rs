@@ -24,13 +24,13 @@
 //! become present later, so u, g and v are kept apart for the two numbers of runs that touch a
 //! piece, and summed.
 //!
-//! Checks, where f = 1: one node reads (1 − q) + q = 1 data set in epoch 1, and 1 − q in each later one. Small
-//! samples in `shuffle` (t = u = 1, g = 0) read W·q + (1 − q) in epoch 1 and 1 − q later, against 1
-//! without copies: that pays from W + 1 epochs on. Groups of whole chunks (t = u = g = 1/W) read
-//! nothing twice in epoch 1.
+//! Checks, where f = 1: one node reads (1 − q) + q = 1 data set in epoch 1, and 1 − q in each later
+//! one. Small samples in `shuffle` (t = u = 1, g = 0) read W·q + (1 − q) in epoch 1 and 1 − q
+//! later, against 1 without copies: that pays from W + 1 epochs on. Groups of whole chunks (t = u =
+//! g = 1/W) read nothing twice in epoch 1.
 //!
-//! Left out, beside what `node_reads` leaves out: copies skipped for want of buffers, and samples of
-//! one step that share a piece.
+//! Left out, beside what `node_reads` leaves out: copies skipped for want of buffers, and samples
+//! of one step that share a piece.
 
 use serde::{Deserialize, Serialize};
 
