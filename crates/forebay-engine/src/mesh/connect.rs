@@ -349,31 +349,31 @@ impl Connector<'_> {
     fn dial(&mut self) -> Result<(), LinkError> {
         let mut dialers = std::mem::take(&mut self.dialers);
         dialers.retain(|dialer| !self.linked[dialer.node]);
-        for dialer in &mut dialers {
-            for attempt in std::mem::take(&mut dialer.attempts) {
-                let address = attempt.address;
-                match self.advance(dialer, attempt)? {
-                    Progress::Waits(attempt) => dialer.attempts.push(attempt),
-                    Progress::Failed(refused) => {
-                        dialer.refused[address] = refused;
-                        if !dialer.probes {
-                            dialer.next_at = dialer.next_at.min(Instant::now() + POLL_INTERVAL);
-                        }
+        let dialed = dialers.iter_mut().try_for_each(|dialer| self.dial_node(dialer));
+        // Also after an error, as `settle` completes their attempts.
+        self.dialers = dialers;
+        dialed
+    }
+
+    fn dial_node(&mut self, dialer: &mut Dialer) -> Result<(), LinkError> {
+        for attempt in std::mem::take(&mut dialer.attempts) {
+            let address = attempt.address;
+            match self.advance(dialer, attempt)? {
+                Progress::Waits(attempt) => dialer.attempts.push(attempt),
+                Progress::Failed(refused) => {
+                    dialer.refused[address] = refused;
+                    if !dialer.probes {
+                        dialer.next_at = dialer.next_at.min(Instant::now() + POLL_INTERVAL);
                     }
-                    Progress::Linked(socket) => {
-                        if !self.linked[dialer.node] {
-                            self.link(dialer.node, socket)?;
-                        }
+                }
+                Progress::Linked(socket) => {
+                    if !self.linked[dialer.node] {
+                        self.link(dialer.node, socket)?;
                     }
                 }
             }
-            if self.linked[dialer.node] {
-                continue;
-            }
-            self.start(dialer)?;
         }
-        self.dialers = dialers;
-        Ok(())
+        if self.linked[dialer.node] { Ok(()) } else { self.start(dialer) }
     }
 
     /// Starts the next attempt when it is due; fails when every address has refused.
