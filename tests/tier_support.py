@@ -200,7 +200,7 @@ def shared_daemon(
 ) -> Iterator[Daemon]:
     """Return a daemon that other tests of the module use as well."""
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(daemon_of_module.runtime))
-    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "0.5")
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
     before = descriptors()
     yield daemon_of_module
     assert descriptors() == before
