@@ -20,8 +20,6 @@ from forebay import _native
 from forebay.tools import pfs
 from tier_support import settle
 
-pytestmark = pytest.mark.skipif(not hasattr(_native, "RunSession"), reason="this build opens no runs")
-
 FILES = 6
 FILE_BYTES = 500_000
 BIG_MIB = 16

@@ -193,6 +193,12 @@ impl Cache {
         found
     }
 
+    /// How many copies a level has, and the sum of their sizes \[bytes\].
+    pub(crate) fn copies_on(&self, level: u8) -> (u64, u64) {
+        let files = self.levels[usize::from(level)].files.files();
+        files.fold((0, 0), |(count, bytes), (_, held)| (count + 1, bytes + held.source.identity.bytes))
+    }
+
     /// What identifies a copy now; `None` if it is not there in full. One system call.
     pub(crate) fn copy_file(&self, id: CopyId) -> Option<CopyFile> {
         let identity = self.levels[usize::from(id.level)].files.identity(id.number)?;
