@@ -41,8 +41,9 @@ impl TableFile {
         Ok(Self { map: Map::file(&file)?, layout })
     }
 
-    /// Puts the file in its place. The table that was there is retired, since programs may use it.
-    pub(super) fn install(&self, path: &Path) -> Result<(), TierError> {
+    /// Puts the file that was made for a path in its place. The table that was there is retired,
+    /// since programs may use it.
+    pub(super) fn install(path: &Path) -> Result<(), TierError> {
         let before = Words::existing(path);
         fs::rename(draft(path), path).map_err(TierError::io(path, "install the file table"))?;
         if let Some(before) = before {
