@@ -340,6 +340,8 @@ A_LEVEL = {
     "path": "/tier/forebay-0/v1",
     "opens": 5,
     "bytes": 5 << 20,
+    "copies": 5,
+    "copied_bytes": 1 << 20,
     "quota_bytes": 1 << 30,
     "taken_bytes": 1 << 20,
     "state": "open",

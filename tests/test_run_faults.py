@@ -20,8 +20,6 @@ from forebay import _native
 from forebay.tools import pfs
 from tier_support import settle
 
-pytestmark = pytest.mark.skipif(not hasattr(_native, "RunSession"), reason="this build opens no runs")
-
 FILES = 6
 FILE_BYTES = 500_000
 BIG_MIB = 16
@@ -321,11 +319,13 @@ def test_a_tier_that_is_unmounted_leaves_the_source(daemon, old_source, place):
 
 
 @pytest.fixture
-def mounted(old_source, tmp_path, monkeypatch):
+def mounted(old_source, tmp_path, monkeypatch, tmp_path_factory):
     """A source that can fail; its server shares no directory with a tier daemon."""
-    point, servers = tmp_path / "mounted", tmp_path / "servers"
+    point = tmp_path / "mounted"
     point.mkdir()
-    servers.mkdir(mode=0o700)
+    # Paths of sockets are short.
+    servers = tmp_path_factory.mktemp("s")
+    servers.chmod(0o700)
     spec = emulator.write_spec(tmp_path / "fast.toml", latency_us=1.0, metadata_us=1.0)
     try:
         with monkeypatch.context() as patch:

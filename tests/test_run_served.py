@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay import _native
 from tier_support import settle
-
-# To be removed with the first build that has it.
-pytestmark = pytest.mark.skipif(not hasattr(_native, "RunSession"), reason="this build serves no runs")
 
 FILES, FILE_BYTES = 5, 200_000
 ROUNDS = """
@@ -88,7 +84,7 @@ def test_copies_follow_reads_and_serve_later_opens_and_jobs(forebay_run, data):
     expected = subprocess.run(
         [sys.executable, "-c", ROUNDS, data, "1"], capture_output=True, text=True
     ).stdout
-    output, found = forebay_run(sys.executable, "-c", UNTIL_SERVED, data, FILES)
+    output, found = forebay_run(sys.executable, "-c", UNTIL_SERVED, data, str(FILES))
     assert output == "served\n"
     assert found["run"]["copied_bytes"] == FILES * FILE_BYTES
     output, found = forebay_run(sys.executable, "-c", ROUNDS, data, "1", options=["--check"])

@@ -19,6 +19,7 @@ __all__ = [
     "Lease",
     "Listener",
     "OrderState",
+    "RunSession",
     "Siblings",
     "Watchdog",
     "check_strategy",
@@ -32,6 +33,7 @@ __all__ = [
     "pfs_serve",
     "pfs_spec",
     "pfs_suggested_time_scale",
+    "run_usage",
     "runtime_directory",
     "serve_tiers",
     "stop_tiers",
@@ -178,6 +180,40 @@ def clear_tiers(tiers: Sequence[Path], *, progress: _Progress | None = None) -> 
 def stop_tiers() -> int | None: ...
 def stored_tier(path: Path) -> str | None: ...
 def verify_tier(path: Path, *, progress: _Progress | None = None) -> str | None: ...
+
+# What all open runs of this user's daemon have done; None without a daemon (docs/metrics.md).
+def run_usage() -> list[dict[str, Any]] | None: ...
+
+# A run of `forebay run`: its table is for FOREBAY_TABLE. `tiers` is JSON, as for a loader; `daemon`
+# is the command that starts the tier daemon.
+@final
+class RunSession:
+    def __new__(
+        cls,
+        *,
+        tiers: str,
+        sources: Sequence[str],
+        frozen: bool,
+        check: bool,
+        fetch: str,
+        keep: bool,
+        daemon: Sequence[str],
+    ) -> RunSession: ...
+    @property
+    def table(self) -> Path: ...
+    # What the user should know.
+    @property
+    def warnings(self) -> list[str]: ...
+    # Begins to copy all sources.
+    def stage(self) -> None: ...
+    # How far that is: "files", "bytes", "copied_files", "copied_bytes", "scanned_files",
+    # "scanned_bytes", "is_done", and "problem" with the first file that could not be copied.
+    def progress(self) -> dict[str, Any]: ...
+    # See docs/metrics.md.
+    def summary(self) -> dict[str, Any]: ...
+    # Finishes the copies under way, or compares all if the run does that.
+    def finish(self, within_s: float) -> None: ...
+    def close(self) -> None: ...
 
 # What an empty tier on each node would do for a run that was measured without one: whether copies
 # pay, the bytes of a tier that holds all that a node reads, the source bytes of each epoch, and a

@@ -110,7 +110,7 @@ impl Draft {
     }
 }
 
-/// A shared mapping of sealed memory; unmapped when dropped.
+/// A shared mapping of sealed memory, or of a file; unmapped when dropped.
 #[derive(Debug)]
 pub struct Map {
     start: NonNull<u8>,
@@ -155,6 +155,13 @@ impl Map {
             return Err(HostError::memory("memory that only its maker writes", format!("seals {seals:?}")));
         }
         Self::new(fd, length as usize, ProtFlags::READ, false)
+    }
+
+    /// Maps all of a file read-write. Nothing keeps others from shortening a file, which would end
+    /// this process (SIGBUS): it must be in a directory of this user alone.
+    pub fn file(file: impl AsFd) -> Result<Self, HostError> {
+        let found = rustix::fs::fstat(&file).map_err(HostError::system("examine a file"))?;
+        Self::new(file, found.st_size as usize, ProtFlags::READ | ProtFlags::WRITE, false)
     }
 
     fn new(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, HostError> {

@@ -39,6 +39,7 @@ impl RunSession {
 #[pymethods]
 impl RunSession {
     #[new]
+    #[allow(clippy::too_many_arguments)] // the shape of a Python signature
     #[pyo3(signature = (*, tiers, sources, frozen, check, fetch, keep, daemon))]
     fn new(
         py: Python<'_>,

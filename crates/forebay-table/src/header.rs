@@ -206,8 +206,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Ends the use of the table in this memory, if it is one: programs that have mapped it map the next
-/// one, which should be in its place by now.
+/// Ends the use of the table in this memory, if it is one: programs that have mapped it map the
+/// next one, which should be in its place by now.
 pub fn retire(words: &[AtomicU64]) {
     if words.get(MAGIC_WORD).is_some_and(|magic| magic.load(Ordering::Acquire) == MAGIC)
         && let Some(generation) = words.get(GENERATION_WORD)

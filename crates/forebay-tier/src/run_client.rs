@@ -4,7 +4,7 @@
 //! on meanwhile with the table that they have mapped.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -58,7 +58,12 @@ impl RunClient {
     /// A tier or source cannot be used, or the daemon does not answer.
     pub fn open(daemon: DaemonAddress, tiers: Vec<TierSpec>, options: RunOptions) -> Result<Self, TierError> {
         check_sources(&tiers, options.sources.iter().map(PathBuf::as_path))?;
-        let opened = Mutex::new(open(&daemon, &tiers, &options)?);
+        let opened = match open(&daemon, &tiers, &options) {
+            // It may have ended meanwhile; another one is started.
+            Err(TierError::Daemon { .. }) => open(&daemon, &tiers, &options),
+            opened => opened,
+        };
+        let opened = Mutex::new(opened?);
         let inner = Arc::new(Inner { daemon, tiers, options, opened, is_closed: AtomicBool::new(false) });
         let theirs = Arc::clone(&inner);
         let watching = Builder::new().name("forebay-run".into()).spawn(move || theirs.watch());
@@ -200,8 +205,7 @@ fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Res
 /// # Errors
 /// The daemon does not answer.
 pub fn runs_usage() -> Result<Option<Vec<Value>>, TierError> {
-    let path: &Path = &socket_path()?.socket().to_owned();
-    let Some(connection) = Connection::existing(path)? else { return Ok(None) };
+    let Some(connection) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
     match connection.ask("runs", &Request::Runs, &[])?.0 {
         Answer::Runs { runs } => Ok(Some(runs)),
         other => Err(unexpected("runs", &other)),

@@ -77,7 +77,7 @@ def _runs() -> list[dict[str, Any]] | None:
     """Return the runs of this user's tier daemon; None without a daemon."""
     from forebay import _native
 
-    found: list[dict[str, Any]] | None = _native.run_usage()  # type: ignore[attr-defined]
+    found: list[dict[str, Any]] | None = _native.run_usage()
     return found
 
 

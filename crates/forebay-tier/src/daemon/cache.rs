@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chunk::{ChunkId, Pieces};
-use crate::daemon::files::RootId;
+use crate::daemon::file_store::RootId;
 use crate::daemon::level::{Level, LevelParts};
 use crate::daemon::replay::{Found, FoundSource};
 use crate::entry::{Entry, MAX_LEVELS, SlotId};

@@ -27,6 +27,10 @@ const UNIT_BYTES: u64 = 4096;
 const RECORD_BYTES: u64 = 17;
 const MAX_LOST_FILES: u64 = 1 << 20;
 
+/// A source of runs, as this daemon numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RootId(pub(super) u32);
+
 /// A copy that is whole.
 #[derive(Clone, Debug)]
 pub(super) struct HeldFile {
@@ -72,7 +76,7 @@ impl FileStore {
     /// The copies that a log tells of and that are there. `deletes`: all others go.
     pub(super) fn open(
         level: BorrowedFd<'_>,
-        found: FoundFiles,
+        found: &FoundFiles,
         lost_log_bytes: u64,
         deletes: bool,
     ) -> io::Result<Self> {

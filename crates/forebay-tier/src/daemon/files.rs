@@ -11,14 +11,10 @@ use std::path::{Path, PathBuf};
 use forebay_table::{CopyFile, CopyIdentity, SourceFile};
 
 use crate::daemon::cache::{Cache, unix_s};
-use crate::daemon::file_store::{FileStore, HeldFile, identity_of};
+use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of};
 use crate::daemon::level::Level;
 use crate::source::SourceKey;
 use crate::table::LevelState;
-
-/// A source of runs, as this daemon numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RootId(pub(super) u32);
 
 /// A copy of this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,6 +71,12 @@ pub(crate) struct KnownCopy {
     pub(crate) is_trusted: bool,
 }
 
+/// When a source was last used \[unix s\]; `None` if somebody uses it.
+type LastUsed<'a> = dyn Fn(&SourceKey) -> Option<u64> + 'a;
+
+/// Sources and chunks whose copies were deleted.
+type Gone = Vec<(SourceKey, u64)>;
+
 impl Cache {
     /// A run begins to use a root, with copies on these levels.
     pub(crate) fn use_root(&mut self, path: &Path, levels: &[u8]) -> RootId {
@@ -113,14 +115,23 @@ impl Cache {
                 continue;
             }
             why = NoCopy::Full;
-            if let Some((number_of_file, file)) = self.begin_on(*number, bytes) {
+            if let Some((number_of_file, file)) =
+                self.reclaiming(*number, |level, used, gone| level.begin_file(bytes, used, gone))
+            {
                 return Ok(NewCopy { file, id: CopyId { level: *number, number: number_of_file } });
             }
         }
         Err(why)
     }
 
-    fn begin_on(&mut self, number: u8, bytes: u64) -> Option<(u64, OwnedFd)> {
+    /// Lets a level delete what nobody uses until it takes no more than its quota, which may have
+    /// been larger before.
+    pub(crate) fn keep_quota(&mut self, number: u8) {
+        self.reclaiming(number, Level::keep_quota);
+    }
+
+    /// Does something for which a level may delete what nobody uses.
+    fn reclaiming<T>(&mut self, number: u8, act: impl FnOnce(&mut Level, &LastUsed, &mut Gone) -> T) -> T {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
@@ -129,13 +140,13 @@ impl Cache {
         let mut gone = Vec::new();
         let level = &mut self.levels[usize::from(number)];
         let before = level.state;
-        let begun = level.begin_file(bytes, &last_used, &mut gone);
+        let done = act(level, &last_used, &mut gone);
         let is_changed = level.state != before;
         self.forget(number, &gone);
         if is_changed {
             self.publish_state(number);
         }
-        begun
+        done
     }
 
     /// Logs a copy whose bytes are written, and says what identifies it from now on; `None` if it
@@ -157,7 +168,9 @@ impl Cache {
 
     /// Deletes a copy that is not finished.
     pub(crate) fn abandon_copy(&mut self, copy: NewCopy) {
-        self.levels[usize::from(copy.id.level)].files.remove(copy.id.number);
+        let NewCopy { file, id } = copy;
+        drop(file);
+        self.levels[usize::from(id.level)].files.remove(id.number);
     }
 
     /// The copies on these levels of files below a root, also those that were made for another
@@ -193,6 +206,12 @@ impl Cache {
         found
     }
 
+    /// How many copies a level has, and the sum of their sizes \[bytes\].
+    pub(crate) fn copies_on(&self, level: u8) -> (u64, u64) {
+        let files = self.levels[usize::from(level)].files.files();
+        files.fold((0, 0), |(count, bytes), (_, held)| (count + 1, bytes + held.source.identity.bytes))
+    }
+
     /// What identifies a copy now; `None` if it is not there in full. One system call.
     pub(crate) fn copy_file(&self, id: CopyId) -> Option<CopyFile> {
         let identity = self.levels[usize::from(id.level)].files.identity(id.number)?;
@@ -226,13 +245,12 @@ impl Cache {
 }
 
 impl Level {
+    fn keep_quota(&mut self, last_used: &LastUsed, gone: &mut Gone) {
+        while self.planned_bytes() > self.parts.quota_bytes && self.reclaim(last_used, gone) {}
+    }
+
     /// An empty file of so many bytes, if there is room: what nobody uses goes for it.
-    fn begin_file(
-        &mut self,
-        bytes: u64,
-        last_used: &dyn Fn(&SourceKey) -> Option<u64>,
-        gone: &mut Vec<(SourceKey, u64)>,
-    ) -> Option<(u64, OwnedFd)> {
+    fn begin_file(&mut self, bytes: u64, last_used: &LastUsed, gone: &mut Gone) -> Option<(u64, OwnedFd)> {
         if self.state != LevelState::Open {
             return None;
         }

@@ -122,7 +122,7 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
-        let whole = FileStore::open(parts.directory.as_fd(), found_files, lost_bytes, log.is_some());
+        let whole = FileStore::open(parts.directory.as_fd(), &found_files, lost_bytes, log.is_some());
         let whole = whole.map_err(TierError::io(&parts.path, "list files"))?;
         let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole };
         let mut found: Vec<Found> =
@@ -258,8 +258,8 @@ impl Level {
         Some(self.next_slab - 1)
     }
 
-    /// Deletes the slab, or the files of the root, that was used least recently, if there is one that
-    /// nobody uses.
+    /// Deletes the slab, or the files of the root, that was used least recently, if there is one
+    /// that nobody uses.
     pub(super) fn reclaim(
         &mut self,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,

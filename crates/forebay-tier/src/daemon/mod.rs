@@ -1,6 +1,7 @@
 //! The tier daemon: one per user and node, which owns quotas, slots and logs.
 //!
-//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes to.
+//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes
+//!   to.
 //! - `cache`: which chunks have copies where, and who uses them.
 //! - `files`: the same for copies of whole files. `file_store`: those of one level.
 //! - `run`: programs that get copies of whole files without being changed.

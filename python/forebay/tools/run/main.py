@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from forebay import _native
 from forebay._core import ForebayError, OptionError, option_error
 from forebay.tools.run import child, summary
 from forebay.tools.run.command_line import Arguments, parse
 from forebay.tools.run.program import NotFoundError, find, loading_problem, outlook
 from forebay.tools.run.served import (
     LIBRARY,
-    Session,
     environment_of_program,
     is_inside_run,
     open_session,
@@ -90,7 +90,7 @@ class _Run:
         if seen.refusal is not None:
             print(f"forebay run: {seen.refusal}", file=sys.stderr)
             return _exited(1)
-        session: Session | None = None
+        session: _native.RunSession | None = None
         try:
             # Threads of the session inherit the mask, so that signals wait for this thread.
             with child.hold_signals() as mask:
@@ -114,7 +114,7 @@ class _Run:
         self._notes.append(text)
         print(f"forebay run: {text}", file=sys.stderr)
 
-    def _open(self) -> Session | None:
+    def _open(self) -> _native.RunSession | None:
         """Open a run; None if that fails through no fault of the user."""
         try:
             session = open_session(self._settings)
@@ -127,7 +127,9 @@ class _Run:
             self._note(warning)
         return session
 
-    def _environment_of_program(self, session: Session | None, can_preload: bool) -> dict[str, str]:
+    def _environment_of_program(
+        self, session: _native.RunSession | None, can_preload: bool
+    ) -> dict[str, str]:
         if session is None or not can_preload:
             return self._environment
         if (problem := loading_problem(LIBRARY)) is not None:
@@ -135,7 +137,7 @@ class _Run:
             return self._environment
         return environment_of_program(self._environment, session.table)
 
-    def _report(self, session: Session | None, status: int) -> int:
+    def _report(self, session: _native.RunSession | None, status: int) -> int:
         """Finish copies and say what came from the tiers; return the wait status to end with."""
         found = None
         if session is not None:

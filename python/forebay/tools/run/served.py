@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from forebay import _native
 from forebay._core import option_error
@@ -17,7 +17,6 @@ from forebay.tools.run.command_line import Arguments
 
 __all__ = [
     "LIBRARY",
-    "Session",
     "Settings",
     "environment_of_program",
     "is_inside_run",
@@ -28,33 +27,6 @@ __all__ = [
 LIBRARY = Path(__file__).resolve().parents[2] / "libforebay_preload.so"
 
 _PRELOAD, _TABLE = "LD_PRELOAD", "FOREBAY_TABLE"
-
-
-class Session(Protocol):
-    """A run of the tier daemon, as ``forebay._native.RunSession``."""
-
-    @property
-    def table(self) -> Path:
-        """The file table."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the user should know."""
-
-    def stage(self) -> None:
-        """Begin to copy all sources."""
-
-    def progress(self) -> dict[str, Any]:
-        """How far that is."""
-
-    def summary(self) -> dict[str, Any]:
-        """Counters of the run."""
-
-    def finish(self, within_s: float) -> None:
-        """Finish the copies under way; with `check`, compare all that was served."""
-
-    def close(self) -> None:
-        """Leave the run."""
 
 
 def is_inside_run(arguments: Arguments, environment: Mapping[str, str]) -> bool:
@@ -96,7 +68,7 @@ def settings(arguments: Arguments, environment: Mapping[str, str]) -> Settings:
     )
 
 
-def open_session(settings: Settings) -> Session:
+def open_session(settings: Settings) -> _native.RunSession:
     """Open a run with the tier daemon, which is started if none is there.
 
     Raises
@@ -108,7 +80,7 @@ def open_session(settings: Settings) -> Session:
     """
     for tier in settings.tiers:
         _check_apart(tier, settings.sources)
-    session: Session = _native.RunSession(  # type: ignore[attr-defined]
+    return _native.RunSession(
         tiers=json.dumps([tier.facts() for tier in settings.tiers]),
         sources=list(settings.sources),
         frozen=settings.frozen,
@@ -117,7 +89,6 @@ def open_session(settings: Settings) -> Session:
         keep=settings.keep,
         daemon=[sys.executable, "-m", "forebay.tools.tiers"],
     )
-    return session
 
 
 def environment_of_program(environment: Mapping[str, str], table: Path) -> dict[str, str]:

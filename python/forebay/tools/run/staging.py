@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Any
 
+from forebay import _native
 from forebay._text import bytes_text
 from forebay.tools.run.child import FORWARDED
-from forebay.tools.run.served import Session
 
 __all__ = ["stage"]
 
@@ -23,7 +23,7 @@ _LINE_EVERY_S = 10.0
 _BAR_CHARACTERS = 30
 
 
-def stage(session: Session) -> signal.Signals | None:
+def stage(session: _native.RunSession) -> signal.Signals | None:
     """Copy all sources; return the signal that ended it early."""
     session.stage()
     try:
@@ -38,7 +38,7 @@ def _erase_bar() -> None:
         sys.stderr.flush()
 
 
-def _watch(session: Session) -> signal.Signals | None:
+def _watch(session: _native.RunSession) -> signal.Signals | None:
     shown_at = time.monotonic()
     while True:
         found = session.progress()

@@ -1,24 +1,18 @@
 //! Threads that read sources: what programs have not read themselves, staging, and comparisons.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
-use rustix::io::Errno;
-
-use super::copying::CopyProblem;
-use super::resident::read_all;
+use super::blocks::{BLOCK_BYTES, CopyProblem, extent, read_all, write_all};
 use crate::daemon::files::CopyId;
 use crate::thread_priority::lower_own_priority;
 
 /// Threads of a run.
 pub(super) const COPIERS: usize = 4;
-
-/// A copy is made in blocks of this size \[bytes\].
-pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Device and inode of a source.
 pub(super) type FileKey = (u64, u64);
@@ -136,23 +130,4 @@ fn work(waiting: &Mutex<Receiver<Job>>, sender: &Sender<Done>, is_ended: &Atomic
 
 fn each_block(bytes: u64, is_ended: &AtomicBool) -> impl Iterator<Item = u32> {
     (0..bytes.div_ceil(BLOCK_BYTES) as u32).take_while(|_| !is_ended.load(Ordering::Relaxed))
-}
-
-/// Offset and length of a block in a file of so many bytes.
-pub(super) fn extent(block: u32, bytes: u64) -> (u64, usize) {
-    let offset = u64::from(block) * BLOCK_BYTES;
-    (offset, BLOCK_BYTES.min(bytes - offset) as usize)
-}
-
-pub(super) fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

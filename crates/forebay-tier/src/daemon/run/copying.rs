@@ -9,21 +9,12 @@ use std::time::Instant;
 use forebay_table::SourceFile;
 use rustix::fs::Advice;
 
-use super::copiers::{BLOCK_BYTES, extent, write_all};
+use super::blocks::{BLOCK_BYTES, CopyProblem, extent, write_all};
 use super::resident::Residency;
 use crate::daemon::files::NewCopy;
 
 /// Blocks that one look at a file tries.
 const BLOCKS_AT_ONCE: usize = 64;
-
-/// Why blocks were not copied.
-#[derive(Debug)]
-pub(super) enum CopyProblem {
-    /// The source could not be read.
-    Source,
-    /// The copy could not be written.
-    Target,
-}
 
 /// A copy under way.
 pub(super) struct Copying {
@@ -151,15 +142,13 @@ impl Copying {
 fn sync(file: &OwnedFd, flags: libc::c_uint) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: the call takes an open descriptor and numbers.
-    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } {
-        0 => Ok(()),
-        _ => {
-            let error = io::Error::last_os_error();
-            // File systems that keep nothing back.
-            match error.raw_os_error() {
-                Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE) => Ok(()),
-                _ => Err(error),
-            }
-        }
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    // File systems that keep nothing back.
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE) => Ok(()),
+        _ => Err(error),
     }
 }

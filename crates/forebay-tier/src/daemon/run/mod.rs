@@ -4,6 +4,7 @@
 //! of programs, copies files to the levels, and publishes them in the table. Runs with equal tiers
 //! and options are one run.
 
+mod blocks;
 mod copiers;
 mod copying;
 mod file_facts;
@@ -41,7 +42,7 @@ struct Run {
 /// All runs.
 #[derive(Default)]
 pub(super) struct Runs {
-    runs: BTreeMap<u32, Run>,
+    by_number: BTreeMap<u32, Run>,
     next: u32,
     registry: Arc<Registry>,
     /// Levels of runs that end.
@@ -51,13 +52,13 @@ pub(super) struct Runs {
 impl Runs {
     /// Whether clients use any.
     pub(super) fn is_used(&self) -> bool {
-        !self.runs.is_empty()
+        !self.by_number.is_empty()
     }
 
     /// Levels whose numbers must not be given away.
     pub(super) fn levels(&mut self) -> BTreeSet<u8> {
         self.ending.retain(|(_, has_ended)| !has_ended.load(Ordering::Acquire));
-        let used = self.runs.values().flat_map(|run| &run.levels);
+        let used = self.by_number.values().flat_map(|run| &run.levels);
         used.chain(self.ending.iter().flat_map(|(levels, _)| levels)).copied().collect()
     }
 
@@ -70,13 +71,16 @@ impl Runs {
         options: RunOptions,
     ) -> Result<(u32, PathBuf), TierError> {
         let same = |run: &&mut Run| run.levels == levels && run.shared.options == options;
-        if let Some(run) = self.runs.values_mut().find(same) {
+        if let Some(run) = self.by_number.values_mut().find(same) {
             run.users += 1;
             return Ok((run.shared.number, run.shared.table_path.clone()));
         }
         let number = self.next;
         let run_levels = {
-            let cache = lock(cache);
+            let mut cache = lock(cache);
+            for level in levels {
+                cache.keep_quota(*level);
+            }
             let level = |number: &u8| RunLevel {
                 number: *number,
                 directory: cache.level_parts(*number).path.clone(),
@@ -104,13 +108,13 @@ impl Runs {
         let started = Builder::new().name("forebay-run".into()).spawn(move || worker.run());
         started.map_err(TierError::io("", "start the thread of a run"))?;
         self.next += 1;
-        self.runs.insert(number, Run { shared, levels: levels.to_vec(), users: 1 });
+        self.by_number.insert(number, Run { shared, levels: levels.to_vec(), users: 1 });
         Ok((number, table_path))
     }
 
     /// A client does not use a run any more.
     pub(super) fn leave(&mut self, number: u32) {
-        let Some(run) = self.runs.get_mut(&number) else { return };
+        let Some(run) = self.by_number.get_mut(&number) else { return };
         run.users -= 1;
         if run.users == 0 {
             self.end(number);
@@ -118,7 +122,7 @@ impl Runs {
     }
 
     fn end(&mut self, number: u32) {
-        let Some(run) = self.runs.remove(&number) else { return };
+        let Some(run) = self.by_number.remove(&number) else { return };
         let _ = std::fs::remove_file(&run.shared.table_path);
         self.registry.leave(number);
         run.shared.orders.end.store(true, Ordering::Release);
@@ -128,8 +132,10 @@ impl Runs {
 
     /// Ends all.
     pub(super) fn end_all(&mut self) {
-        let numbers: Vec<u32> = self.runs.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.end(number));
+        let numbers: Vec<u32> = self.by_number.keys().copied().collect();
+        for number in numbers {
+            self.end(number);
+        }
         while self.ending.iter().any(|(_, has_ended)| !has_ended.load(Ordering::Acquire)) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -137,14 +143,14 @@ impl Runs {
 
     /// Begins to copy all sources.
     pub(super) fn stage(&self, number: u32) {
-        if let Some(run) = self.runs.get(&number) {
+        if let Some(run) = self.by_number.get(&number) {
             run.shared.orders.stage.store(true, Ordering::Release);
         }
     }
 
     /// Ends copies under way, and makes no more.
     pub(super) fn finish(&self, number: u32) {
-        if let Some(run) = self.runs.get(&number)
+        if let Some(run) = self.by_number.get(&number)
             // Others may go on.
             && run.users == 1
         {
@@ -154,8 +160,8 @@ impl Runs {
 
     /// How far a run is.
     pub(super) fn progress(&self, number: u32) -> Value {
-        let mut progress = self.runs.get(&number).map_or(Value::Null, |run| run.shared.progress());
-        if self.runs.get(&number).is_some_and(|run| run.users > 1) {
+        let mut progress = self.by_number.get(&number).map_or(Value::Null, |run| run.shared.progress());
+        if self.by_number.get(&number).is_some_and(|run| run.users > 1) {
             progress["is_finished"] = true.into();
         }
         progress
@@ -163,12 +169,12 @@ impl Runs {
 
     /// What a run has done.
     pub(super) fn summary(&self, number: u32, cache: &Cache) -> Value {
-        self.runs.get(&number).map_or(Value::Null, |run| run.shared.summary(cache))
+        self.by_number.get(&number).map_or(Value::Null, |run| run.shared.summary(cache))
     }
 
     /// What all runs have done.
     pub(super) fn summaries(&self, cache: &Cache) -> Vec<Value> {
-        self.runs.values().map(|run| run.shared.summary(cache)).collect()
+        self.by_number.values().map(|run| run.shared.summary(cache)).collect()
     }
 }
 

@@ -12,6 +12,8 @@ use rustix::fs::{Access, access};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::blocks::read_all;
+
 /// How it is found out whether bytes of a file are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Residency {
@@ -66,20 +68,6 @@ fn read_without_waiting(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> R
     Ok(true)
 }
 
-/// Reads all of `into` from `offset` on.
-pub(super) fn read_all(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(file, &mut into[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
 fn is_told_the_truth(file: BorrowedFd<'_>, path: &Path) -> bool {
     let own = rustix::process::geteuid();
     own.is_root()
@@ -91,7 +79,8 @@ fn is_resident(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<bo
     let page = rustix::param::page_size();
     debug_assert!(offset.is_multiple_of(page as u64));
     let mut pages = vec![0_u8; bytes.div_ceil(page)];
-    // SAFETY: a new mapping, which nobody else knows, is made and removed; its bytes are not touched.
+    // SAFETY: a new mapping, which nobody else knows, is made and removed; its bytes are not
+    // touched.
     unsafe {
         let place: *mut c_void =
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), offset)?;

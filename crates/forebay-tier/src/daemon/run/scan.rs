@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::Builder;
 
 use forebay_table::SourceFile;
 use rustix::fs::{Dir, FileType, Mode, OFlags, open};
@@ -57,27 +58,30 @@ pub(super) fn scan(
     }
     let (work, wake) = (Mutex::new(work), Condvar::new());
     let results = Mutex::new((found, problem));
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                while let Some((root, directory)) = next(&work, &wake, is_ended) {
-                    let (mut files, mut inner) = (Vec::new(), Vec::new());
-                    let read = list(&roots[root], root, &directory, &mut files, &mut inner, scanned);
-                    {
-                        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                        results.0.append(&mut files);
-                        if let Err(error) = read {
-                            let path = roots[root].join(&directory);
-                            results.1.get_or_insert(format!("{}: {error}", path.display()));
-                        }
-                    }
-                    let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    work.directories.append(&mut inner);
-                    work.busy -= 1;
-                    wake.notify_all();
+    let read_directories = || {
+        while let Some((root, directory)) = next(&work, &wake, is_ended) {
+            let (mut files, mut inner) = (Vec::new(), Vec::new());
+            let read = list(&roots[root], root, &directory, &mut files, &mut inner, scanned);
+            {
+                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                results.0.append(&mut files);
+                if let Err(error) = read {
+                    let path = roots[root].join(&directory);
+                    results.1.get_or_insert(format!("{}: {error}", path.display()));
                 }
-            });
+            }
+            let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
+            work.directories.append(&mut inner);
+            work.busy -= 1;
+            wake.notify_all();
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..THREADS {
+            // Fewer threads do the same.
+            let _ = Builder::new().name("forebay-scan".into()).spawn_scoped(scope, read_directories);
+        }
+        read_directories();
     });
     let (mut found, problem) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_unstable_by(|one, other| (one.root, &one.path).cmp(&(other.root, &other.path)));

@@ -133,11 +133,14 @@ impl RunShared {
                 let opens = self.total(Counter::Opened(place as u8));
                 served += opens;
                 let held = &usage[usize::from(level.number)];
+                let (copies, copied_bytes) = cache.copies_on(level.number);
                 json!({
                     "name": held.name,
                     "path": held.path,
                     "opens": opens,
                     "bytes": self.total(Counter::OpenedBytes(place as u8)),
+                    "copies": copies,
+                    "copied_bytes": copied_bytes,
                     "quota_bytes": held.quota_bytes,
                     "taken_bytes": held.taken_bytes,
                     "state": held.state,

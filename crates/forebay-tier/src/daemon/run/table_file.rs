@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicU64;
 use forebay_host::Map;
 use forebay_table::{Layout, SharedPart, WORD_BYTES, retire};
 
+use rustix::fs::FallocateFlags;
+
 use crate::error::TierError;
 
 /// Entries of the wish ring: what programs may open between two looks at it.
@@ -31,15 +33,17 @@ impl TableFile {
                 .map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()))?;
             let _ = fs::remove_file(&draft);
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft)?;
-            file.set_len(layout.bytes() as u64)?;
+            // Where no space is left, this fails, and not a program that counts something.
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, layout.bytes() as u64)?;
             Ok((file, layout))
         };
         let (file, layout) = make().map_err(failed)?;
-        Ok(Self { map: Map::shared(&file, layout.bytes())?, layout })
+        Ok(Self { map: Map::file(&file)?, layout })
     }
 
-    /// Puts the file in its place. The table that was there is retired, since programs may use it.
-    pub(super) fn install(&self, path: &Path) -> Result<(), TierError> {
+    /// Puts the file that was made for a path in its place. The table that was there is retired,
+    /// since programs may use it.
+    pub(super) fn install(path: &Path) -> Result<(), TierError> {
         let before = Words::existing(path);
         fs::rename(draft(path), path).map_err(TierError::io(path, "install the file table"))?;
         if let Some(before) = before {
@@ -53,7 +57,7 @@ impl TableFile {
     }
 
     pub(super) fn words(&self) -> &[AtomicU64] {
-        words(&self.map, self.layout.bytes())
+        words(&self.map)
     }
 
     /// The part that programs write.
@@ -63,7 +67,7 @@ impl TableFile {
 }
 
 /// The words of a table that somebody made.
-struct Words(Map, usize);
+struct Words(Map);
 
 impl Words {
     fn existing(path: &Path) -> Option<Self> {
@@ -73,20 +77,19 @@ impl Words {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)
             .ok()?;
-        let found = file.metadata().ok()?;
-        let bytes = found.is_file().then_some(found.len() as usize)?;
-        (bytes >= WORD_BYTES).then(|| Map::shared(&file, bytes).ok().map(|map| Self(map, bytes)))?
+        let map = file.metadata().ok()?.is_file().then(|| Map::file(&file).ok())??;
+        (map.len() >= WORD_BYTES).then_some(Self(map))
     }
 
     fn words(&self) -> &[AtomicU64] {
-        words(&self.0, self.1)
+        words(&self.0)
     }
 }
 
-fn words(map: &Map, bytes: usize) -> &[AtomicU64] {
+fn words(map: &Map) -> &[AtomicU64] {
     // SAFETY: the mapping is that long and begins at a page, nobody shortens the file, and all who
     // map it access its words by atomic operations.
-    unsafe { slice::from_raw_parts(map.as_ptr().cast(), bytes / WORD_BYTES) }
+    unsafe { slice::from_raw_parts(map.as_ptr().cast(), map.len() / WORD_BYTES) }
 }
 
 fn draft(path: &Path) -> PathBuf {

@@ -19,15 +19,17 @@ use forebay_table::{
     TableError, TableWriter,
 };
 
-use super::copiers::{BLOCK_BYTES, COPIERS, Copiers, Done, FileKey, Job};
-use super::copying::{CopyProblem, Copying};
+use super::blocks::{BLOCK_BYTES, CopyProblem};
+use super::copiers::{COPIERS, Copiers, Done, FileKey, Job};
+use super::copying::Copying;
 use super::file_facts::{has_attributes, is_regular, open_source, source_file, state};
 use super::resident::Residency;
 use super::scan::{Found, scan};
 use super::shared::{News, Registry, RunShared, Staging, lock};
 use super::table_file::TableFile;
 use crate::daemon::cache::Cache;
-use crate::daemon::files::{CopyId, FileFacts, KnownCopy, NoCopy, RootId};
+use crate::daemon::file_store::RootId;
+use crate::daemon::files::{CopyId, FileFacts, KnownCopy, NoCopy};
 use crate::error::TierError;
 use crate::run_options::Fetch;
 use crate::source::SETTLED_NS;
@@ -236,7 +238,9 @@ impl Worker {
             }))
             .collect();
         let mut cache = lock(&self.cache);
-        left.into_iter().for_each(|copying| cache.abandon_copy(copying.copy));
+        for copying in left {
+            cache.abandon_copy(copying.copy);
+        }
         self.made.drain(..).for_each(|id| cache.delete_copy(id));
         self.roots.iter().for_each(|root| cache.leave_root(root.id, &self.levels));
         drop(cache);
@@ -288,8 +292,10 @@ impl Worker {
         self.keys.clear();
         self.is_full = false;
         let keys: Vec<FileKey> = self.entries.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.publish(&mut table, key));
-        file.install(&self.shared.table_path)?;
+        for key in keys {
+            self.publish(&mut table, key);
+        }
+        TableFile::install(&self.shared.table_path)?;
         self.ticket = 0;
         lock(&self.shared.tables).push(Arc::clone(&file));
         self.shared.is_ready.store(true, Ordering::Release);
@@ -737,7 +743,9 @@ impl Worker {
             match done {
                 Done::Copied { key, copied: Ok(blocks) } => {
                     let Some(copying) = self.copying.get_mut(&key) else { continue };
-                    blocks.into_iter().for_each(|(block, sum)| copying.written(block, sum));
+                    for (block, sum) in blocks {
+                        copying.written(block, sum);
+                    }
                     if copying.is_whole() {
                         self.written(key);
                     } else {
@@ -836,7 +844,9 @@ impl Worker {
         }
         let stale: Vec<FileKey> =
             file.shared().stale().filter_map(|record| self.keys.get(&record).copied()).collect();
-        stale.into_iter().for_each(|key| self.forget(table, key));
+        for key in stale {
+            self.forget(table, key);
+        }
     }
 
     /// Ends copies under way, compares all if that was asked for, and says so.
