@@ -162,3 +162,40 @@ def test_the_cache_of_another_user_is_refused(daemon, tier, data):
     assert done.returncode == 2
     assert str(tier) in done.stderr
     assert not Path(tier / "begun").exists()
+
+
+def test_the_cache_lists_verifies_and_clears_copies_of_files(forebay_run, daemon, tier, data):
+    def cache(*words, status=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", "cache", *words, tier, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=support.DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout)
+
+    def held():
+        (level,) = cache("ls")["levels"]
+        return [(root["path"], root["files"], root["bytes"], root["is_used"]) for root in level["roots"]]
+
+    everything = [(str(data), FILES, FILES * FILE_BYTES, False)]
+    forebay_run("true", options=["--stage"])
+    assert held() == everything
+    daemon.end()
+    assert held() == everything
+    assert list(cache("verify")["tiers"].values()) == [
+        {"pieces": FILES, "bytes": FILES * FILE_BYTES, "damaged": [], "lost_log_bytes": 0}
+    ]
+    path = min((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(content)
+    ((found,),) = (one["damaged"] for one in cache("verify", status=1)["tiers"].values())
+    assert (found["slab"], found["offset"], found["bytes"]) == (str(path), 0, FILE_BYTES)
+    assert Path(found["source"]).parent == data
+    assert cache("clear")["freed_bytes"] >= FILES * FILE_BYTES
+    assert cache("ls")["levels"][0]["roots"] == []
+    assert list(path.parent.iterdir()) == []

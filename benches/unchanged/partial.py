@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 
 from sections import Row
 from tiering.study import HELD, Study, mounts
-from unchanged.study import FOLLOW, WITHOUT, Epoch, Mode, Shards, quota, reader, run_epochs, total_bytes
+from unchanged.study import (
+    FOLLOW,
+    FROZEN,
+    WITHOUT,
+    Epoch,
+    Mode,
+    Shards,
+    quota,
+    reader,
+    run_epochs,
+    total_bytes,
+)
 
 TIME_SCALE = 6.0
 LONG, SHORT = 10, 3
@@ -46,11 +57,14 @@ def partial(study: Study) -> list[Row]:
     )
     rows: list[Row] = []
     for pattern in patterns:
-        with_tier = replace(FOLLOW, tier_size=quota(total_bytes(pattern.shards.make()), HELD))
+        size = quota(total_bytes(pattern.shards.make()), HELD)
         for epochs in (SHORT, study.pick(LONG, SHORT + 1)):
-            without, served = (_run(pattern, mode, epochs) for mode in (WITHOUT, with_tier))
+            without = _run(pattern, WITHOUT, epochs)
             device = _run(pattern, replace(WITHOUT, name="device"), 2)
-            rows += _rows(pattern, epochs, without, served, device[-1].seconds)
+            for mode in (FOLLOW, FROZEN):
+                served = _run(pattern, replace(mode, tier_size=size), epochs)
+                name = {"pattern": pattern.name, "mode": mode.name, "epochs": epochs}
+                rows += _rows(name, without, served, device[-1].seconds)
     return rows
 
 
@@ -63,9 +77,7 @@ def _run(pattern: Pattern, mode: Mode, epochs: int) -> list[Epoch]:
         return run_epochs(made, mode, reader(pattern.program, directory, *pattern.workers), epochs)
 
 
-def _rows(
-    pattern: Pattern, epochs: int, without: list[Epoch], served: list[Epoch], device_seconds: float
-) -> list[Row]:
+def _rows(name: Row, without: list[Epoch], served: list[Epoch], device_seconds: float) -> list[Row]:
     """One row for all epochs together, and one for each."""
 
     def ratio(key: str, begin: int = 0) -> float:
@@ -75,8 +87,7 @@ def _rows(
     bound = without[0].seconds + sum(HELD * device_seconds + (1 - HELD) * one.seconds for one in without[1:])
     saved, most = 1 - ratio("seconds"), 1 - bound / sum(one.seconds for one in without)
     whole: Row = {
-        "pattern": pattern.name,
-        "epochs": epochs,
+        **name,
         "later_bytes_ratio": ratio("source_bytes", 1),
         "later_reads_ratio": ratio("source_reads", 1),
         "saved": saved,
@@ -88,8 +99,7 @@ def _rows(
         whole,
         *(
             {
-                "pattern": pattern.name,
-                "epochs": epochs,
+                **name,
                 "epoch": number,
                 "is_whole": False,
                 "without_seconds": plain.seconds,

@@ -20,30 +20,31 @@ from unchanged.study import (
     total_bytes,
 )
 
-SOURCE = "lustre-ssd"
-TIME_SCALE = 40.0
-"""Of source and tier: what two cores carry of this source."""
 EPOCHS = 3
-REPETITIONS = 3
+REPETITIONS = 2
 READERS = (
     ("plain_tfrecord", "tfrecord"),
     ("package_tfrecord", "tfrecord"),
     ("plain_tar", "tar"),
     ("package_webdataset", "tar"),
 )
+SOURCES = (("lustre-ssd", 40.0, READERS), ("nfs", 6.0, (READERS[0], READERS[2])))
+"""Source, time scale of source and tier (what two cores carry of it), and readers."""
 ON_TIER = Mode("on the tier's device", None)
 
 
 def readers(study: Study) -> list[Row]:
     """Run 3 epochs of each reader, in turns: without, with, and on the tier's device."""
     rows: list[Row] = []
-    for program, kind in READERS:
-        shards = Shards(kind, study.pick(16, 4), study.pick(8, 1) << 20)
+    runs_of_sources = ((source, scale, *one) for source, scale, programs in SOURCES for one in programs)
+    for source, scale, program, kind in runs_of_sources:
+        # An open of the source costs little beside reading a shard.
+        shards = Shards(kind, 4, study.pick(48, 1) << 20)
         modes = (WITHOUT, FOLLOW, WHOLE, FROZEN, ON_TIER)
         runs: dict[str, list[list[Epoch]]] = {mode.name: [] for mode in modes}
         for _ in range(study.pick(REPETITIONS, 1)):
             for mode in modes:
-                runs[mode.name].append(_run(shards, program, mode))
+                runs[mode.name].append(_run(source, scale, shards, program, mode))
         data_bytes = total_bytes(shards.make())
         seconds = {
             name: [statistics.median(one[epoch].seconds for one in found) for epoch in range(EPOCHS)]
@@ -54,6 +55,7 @@ def readers(study: Study) -> list[Row]:
             later, on_tier = (sum(seconds[one][1:]) for one in (name, ON_TIER.name))
             rows.append(
                 {
+                    "source": source,
                     "reader": program,
                     "mode": name,
                     **{f"seconds_{number}": value for number, value in enumerate(seconds[name], 1)},
@@ -69,8 +71,8 @@ def readers(study: Study) -> list[Row]:
     return rows
 
 
-def _run(shards: Shards, program: str, mode: Mode) -> list[Epoch]:
-    with mounts(shards.make(), TIME_SCALE, source=SOURCE) as made:
+def _run(source: str, scale: float, shards: Shards, program: str, mode: Mode) -> list[Epoch]:
+    with mounts(shards.make(), scale, source=source) as made:
         if mode is not ON_TIER:
             return run_epochs(made, mode, reader(program, made.source), EPOCHS)
         own = made.tier / "data"

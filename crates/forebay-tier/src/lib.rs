@@ -64,7 +64,7 @@ pub use error::TierError;
 pub use health::{Action, Health, ReadMark};
 pub use log::{CopyRecord, FileCopyRecord, Log, PieceSum, Record, Replayed};
 pub use offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
-pub use protocol::{AttachedLevel, LevelUsage, SourceUsage};
+pub use protocol::{AttachedLevel, LevelUsage, RootUsage, SourceUsage};
 pub use run_client::{RunClient, runs_usage};
 pub use run_options::{Fetch, RunOptions};
 pub use slab_files::SlabFiles;

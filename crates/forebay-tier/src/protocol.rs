@@ -157,7 +157,7 @@ pub struct LevelUsage {
     pub path: String,
     /// What it may take \[bytes\].
     pub quota_bytes: u64,
-    /// What its slabs take \[bytes\].
+    /// What its slabs and copies of files take \[bytes\].
     pub taken_bytes: u64,
     /// Its slabs.
     pub slabs: u64,
@@ -167,6 +167,23 @@ pub struct LevelUsage {
     pub state: String,
     /// The sources that it has copies of.
     pub sources: Vec<SourceUsage>,
+    /// The sources of `forebay run` whose files it has copies of.
+    pub roots: Vec<RootUsage>,
+}
+
+/// What a level holds of a source of `forebay run`: copies of whole files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RootUsage {
+    /// Where the source was.
+    pub path: String,
+    /// Files that have a copy here.
+    pub files: u64,
+    /// Their sizes \[bytes\].
+    pub bytes: u64,
+    /// When it was last used [s since 1970].
+    pub used_unix_s: u64,
+    /// Whether a run uses it now.
+    pub is_used: bool,
 }
 
 /// What a level holds of a source.

@@ -89,6 +89,22 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
             )
         if (more := len(level["sources"]) - _LISTED) > 0:
             click.echo(f"and {more} more sources (--json lists all)")
+        if level["roots"]:
+            print_table(
+                ("source of forebay run", "files held", "size", "last used", "in use"),
+                [
+                    (
+                        root["path"],
+                        f"{root['files']:,}",
+                        bytes_text(root["bytes"]),
+                        time.strftime("%Y-%m-%d %H:%M", time.localtime(root["used_unix_s"])),
+                        "yes" if root["is_used"] else "no",
+                    )
+                    for root in level["roots"][:_LISTED]
+                ],
+            )
+        if (more := len(level["roots"]) - _LISTED) > 0:
+            click.echo(f"and {more} more sources of forebay run (--json lists all)")
 
 
 @command.command("verify")
@@ -111,7 +127,7 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
     else:
         for name, verified in found.items():
             click.echo(
-                f"{name}: {verified['pieces']} pieces, {bytes_text(verified['bytes'])}, "
+                f"{name}: {verified['pieces']} pieces and files, {bytes_text(verified['bytes'])}, "
                 f"{len(verified['damaged'])} damaged"
             )
             if lost := verified["lost_log_bytes"]:
@@ -130,7 +146,7 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
 @_tiers
 @as_json
 def clear(tiers: tuple[Path, ...], as_json: bool) -> None:
-    """Delete the copies that no loader uses."""
+    """Delete the copies that no loader and no run uses."""
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, progress
 
@@ -140,14 +156,14 @@ def clear(tiers: tuple[Path, ...], as_json: bool) -> None:
     kept = {
         level["name"]: used
         for level in _levels(tiers, _daemon())
-        if (used := [source["path"] for source in level["sources"] if source["is_used"]])
+        if (used := [one["path"] for one in (*level["sources"], *level["roots"]) if one["is_used"]])
     }
     if as_json:
         print_json({"freed_bytes": freed, "in_use": kept})
         return
     click.echo(f"{bytes_text(freed)} given back")
     for name, sources in kept.items():
-        click.echo(f"{name}: kept the copies of {len(sources)} source(s) that loaders use")
+        click.echo(f"{name}: kept the copies of {len(sources)} source(s) that are in use")
 
 
 @command.command("stop")

@@ -546,13 +546,14 @@ impl Cache {
                 is_memory: level.parts.storage.is_memory(),
                 state: format!("{:?}", level.state).to_lowercase(),
                 sources,
+                roots: level.files.usage(),
             }
         };
         self.levels.iter().enumerate().map(of_level).collect()
     }
 
-    /// Deletes one slab of a level that nobody uses; returns the space that was given back, `None`
-    /// where there is no such slab \[bytes\].
+    /// Deletes one slab, or the files of one root, that nobody uses; returns the space that was
+    /// given back, `None` where there is none \[bytes\].
     pub fn clear_one(&mut self, number: u8) -> Option<u64> {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {

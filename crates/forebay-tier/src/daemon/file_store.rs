@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::daemon::replay::FoundFiles;
 use crate::entry::MAX_FILES;
 use crate::log::{FileCopyRecord, Record};
+use crate::protocol::RootUsage;
 use crate::source::SourceState;
 
 /// The directory of the copies.
@@ -45,6 +46,11 @@ pub(super) struct HeldFile {
 }
 
 impl HeldFile {
+    /// Where its source was.
+    pub(super) fn source_path(&self) -> PathBuf {
+        if self.path.as_os_str().is_empty() { self.root.clone() } else { self.root.join(&self.path) }
+    }
+
     fn taken_bytes(&self) -> u64 {
         self.source.identity.bytes.next_multiple_of(UNIT_BYTES)
     }
@@ -136,8 +142,29 @@ impl FileStore {
         bytes.next_multiple_of(UNIT_BYTES)
     }
 
+    /// The copies that are whole.
     pub(super) fn files(&self) -> impl Iterator<Item = (u64, &HeldFile)> {
         self.files.iter().map(|(number, held)| (*number, held))
+    }
+
+    /// What it holds of each root, by path.
+    pub(super) fn usage(&self) -> Vec<RootUsage> {
+        let mut found: BTreeMap<&Path, RootUsage> = BTreeMap::new();
+        for held in self.files.values() {
+            let usage = found.entry(&held.root).or_insert_with(|| {
+                let root = self.roots.get(&held.root);
+                RootUsage {
+                    path: held.root.display().to_string(),
+                    files: 0,
+                    bytes: 0,
+                    used_unix_s: root.map_or(0, |root| root.used_unix_s),
+                    is_used: root.is_some_and(|root| root.users > 0),
+                }
+            });
+            usage.files += 1;
+            usage.bytes += held.source.identity.bytes;
+        }
+        found.into_values().collect()
     }
 
     /// Number of records that name what is there.

@@ -187,11 +187,7 @@ impl Cache {
                 let below = if held.root == *path {
                     held.path.clone()
                 } else {
-                    let whole = if held.path.as_os_str().is_empty() {
-                        held.root.clone()
-                    } else {
-                        held.root.join(&held.path)
-                    };
+                    let whole = held.source_path();
                     let Ok(below) = whole.strip_prefix(path) else { continue };
                     below.to_owned()
                 };

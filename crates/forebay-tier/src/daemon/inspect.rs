@@ -1,7 +1,8 @@
 //! What a tier holds on its storage, read without a daemon and without changing anything.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::chunk::CHUNK_BYTES;
-use crate::daemon::replay::{Found, FoundSource, read_log};
+use crate::daemon::file_store::FileStore;
+use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
 use crate::error::TierError;
 use crate::protocol::{LevelUsage, SourceUsage};
 use crate::slab_files::SlabFiles;
@@ -24,6 +26,7 @@ pub struct StoredTier {
     storage: SlabFiles,
     sources: Vec<FoundSource>,
     copies: Vec<Found>,
+    files: FileStore,
     lost_log_bytes: u64,
 }
 
@@ -32,9 +35,9 @@ pub struct StoredTier {
 pub struct DamagedPiece {
     /// The source that it is a copy of.
     pub source: String,
-    /// The slab that has it.
+    /// The slab, or copy of a file, that has it.
     pub slab: PathBuf,
-    /// First byte in the slab \[bytes\].
+    /// First byte there \[bytes\].
     pub offset: u64,
     /// Length \[bytes\].
     pub bytes: u64,
@@ -45,7 +48,7 @@ pub struct DamagedPiece {
 /// What a comparison with all checksums found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Verified {
-    /// Pieces that were compared.
+    /// Pieces, and copies of files, that were compared.
     pub pieces: u64,
     /// Their bytes \[bytes\].
     pub bytes: u64,
@@ -77,9 +80,13 @@ impl StoredTier {
         };
         let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
         let stat = rustix::fs::fstat(&directory).map_err(TierError::io(&path, "inspect"))?;
-        let (sources, copies, lost_log_bytes) = read_log(directory.as_fd(), &path, 0)?;
+        let ReadLog { sources, copies, files, lost_bytes } = read_log(directory.as_fd(), &path, 0)?;
+        let files = FileStore::open(directory.as_fd(), &files, lost_bytes, false)
+            .map_err(TierError::io(&path, "list copies of files"))?;
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Some(Self { tier: tier.to_owned(), path, identity, storage, sources, copies, lost_log_bytes }))
+        let tier = tier.to_owned();
+        let lost_log_bytes = lost_bytes;
+        Ok(Some(Self { tier, path, identity, storage, sources, copies, files, lost_log_bytes }))
     }
 
     /// Device and inode of its directory.
@@ -94,7 +101,7 @@ impl StoredTier {
     /// Slabs that cannot be inspected.
     pub fn usage(&self) -> Result<LevelUsage, TierError> {
         let failed = |action| TierError::io(&self.path, action);
-        let mut taken_bytes = 0;
+        let mut taken_bytes = self.files.taken_bytes();
         let slabs = self.storage.slabs().map_err(failed("list slabs"))?;
         for slab in &slabs {
             taken_bytes += self.storage.taken_bytes(*slab).map_err(failed("inspect a slab"))?;
@@ -124,17 +131,19 @@ impl StoredTier {
             is_memory: self.storage.is_memory(),
             state: "stored".into(),
             sources: sources.collect(),
+            roots: self.files.usage(),
         })
     }
 
-    /// Compares every piece with its checksum. `progress` gets pieces done and all of them, and
-    /// says whether to go on.
+    /// Compares every piece, and every copy of a file, with its checksum. `progress` gets how many
+    /// are done and all of them, and says whether to go on.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
-        let all: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
+        let pieces: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
+        let all = pieces + self.files.files().count() as u64;
         let mut verified = Verified { lost_log_bytes: self.lost_log_bytes, ..Verified::default() };
         for found in &self.copies {
             if !progress(verified.pieces, all) {
-                break;
+                return verified;
             }
             let source = self.sources.iter().find(|source| source.key == found.key);
             for sum in &found.sums {
@@ -160,6 +169,47 @@ impl StoredTier {
                 }));
             }
         }
+        for (number, held) in self.files.files() {
+            if !progress(verified.pieces, all) {
+                return verified;
+            }
+            let bytes = held.source.identity.bytes;
+            let problem = match self.checksum(number, bytes) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => Some(error.to_string()),
+                Ok(crc) => {
+                    (crc != held.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", held.crc))
+                }
+            };
+            verified.pieces += 1;
+            verified.bytes += bytes;
+            verified.damaged.extend(problem.map(|problem| DamagedPiece {
+                source: held.source_path().display().to_string(),
+                slab: self.path.join("files").join(format!("{number:016x}")),
+                offset: 0,
+                bytes,
+                problem,
+            }));
+        }
         verified
+    }
+
+    /// Checksum of the copy of a file.
+    fn checksum(&self, number: u64, bytes: u64) -> io::Result<u32> {
+        let mut file = File::from(self.files.open_file(number)?);
+        let mut block = vec![0; CHUNK_BYTES as usize];
+        let (mut crc, mut done) = (0, 0);
+        loop {
+            match file.read(&mut block) {
+                Ok(0) if done == bytes => return Ok(crc),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    crc = crc32c::crc32c_append(crc, &block[..count]);
+                    done += count as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }

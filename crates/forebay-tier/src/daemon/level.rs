@@ -131,7 +131,7 @@ impl Level {
             if records > 2 * found.len() as u64 + level.files.records() + DEAD_RECORDS {
                 let copies: HashSet<(u32, u16)> =
                     found.iter().map(|found| (found.slab, found.slot)).collect();
-                let (_, mut with_sums, _) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
+                let mut with_sums = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?.copies;
                 with_sums.retain(|found| copies.contains(&(found.slab, found.slot)));
                 level
                     .rewrite(boot, &found_sources, &with_sums)
@@ -505,7 +505,7 @@ mod tests {
         check(&mut open, &found);
         // Also in a log that was written anew.
         let sources = BTreeMap::from([(0, source())]);
-        let (_, mut with_sums, _) = read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap();
+        let mut with_sums = read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().copies;
         with_sums.retain(|found| found.chunk < 100);
         open.rewrite(1, &sources, &with_sums).unwrap();
         drop(open);
@@ -591,7 +591,7 @@ mod tests {
         assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
         assert_eq!(found.pieces, Pieces(0b1_1001));
         let sums_in_log = |open: &Level| {
-            read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().1.remove(0).sums
+            read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().copies.remove(0).sums
         };
         assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
         // So many records that the log is rewritten.

@@ -33,16 +33,21 @@ pub(super) struct FoundSource {
     pub(super) used_unix_s: u64,
 }
 
-/// Sources and copies that a log tells of, with all checksums, read without changing anything.
-pub(super) fn read_log(
-    directory: BorrowedFd<'_>,
-    path: &Path,
-    boot: u128,
-) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
+/// What a log tells of, with all checksums.
+pub(super) struct ReadLog {
+    pub(super) sources: Vec<FoundSource>,
+    pub(super) copies: Vec<Found>,
+    pub(super) files: FoundFiles,
+    /// Bytes after the last sound record.
+    pub(super) lost_bytes: u64,
+}
+
+/// Reads a log without changing anything.
+pub(super) fn read_log(directory: BorrowedFd<'_>, path: &Path, boot: u128) -> Result<ReadLog, TierError> {
     let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
     let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
     let copies = found_in(replay.held).collect();
-    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
+    Ok(ReadLog { sources: replay.sources.into_values().collect(), copies, files: replay.files, lost_bytes })
 }
 
 /// Copies by slab and slot, in order.

@@ -62,7 +62,7 @@ const MOST_WAITING: usize = 1 << 16;
 const FLUSHING: usize = 16;
 
 /// Records of the first table.
-const FIRST_RECORDS: u32 = 4096;
+const FIRST_RECORDS: usize = 4096;
 
 /// A source of the run.
 struct Root {
@@ -283,9 +283,11 @@ impl Worker {
         self.unverified.insert(known.id, (root, known));
     }
 
-    /// Makes a table with room for twice the entries, puts it in its place, and works with it.
+    /// Makes a table with room for a quarter more entries and for what is staged, puts it in its
+    /// place, and works with it.
     fn serve_table(&mut self) -> Result<Outcome, TierError> {
-        let capacity = (self.entries.len() as u32).saturating_mul(2).max(FIRST_RECORDS);
+        let entries = self.entries.len();
+        let capacity = (entries + entries / 4 + self.staged.len()).max(FIRST_RECORDS) as u32;
         let path = &self.shared.table_path;
         let file = Arc::new(TableFile::create(path, capacity)?);
         let mut table = self.writer(&file)?;
