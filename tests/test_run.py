@@ -368,7 +368,7 @@ def test_json_has_the_documented_keys(runs, tmp_path):
     written = json.loads(file.read_text())
     assert list(written) == documented_keys("`forebay run --json FILE`")
     assert (written["exit_status"], written["signal"], written["run"]) == (5, None, found)
-    assert documented_keys("A run") == list(found)
+    assert documented_keys("A run of programs") == list(found)
     assert documented_keys("A tier of a run") == list(A_LEVEL)
     runs.run("sh", "-c", "kill -9 $$", options=["--json", file])
     assert json.loads(file.read_text())["signal"] == 9

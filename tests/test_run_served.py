@@ -93,7 +93,7 @@ def test_copies_follow_reads_and_serve_later_opens_and_jobs(forebay_run, data):
     assert (run["opens"], run["opens_served"], run["copied_files"]) == (FILES, FILES, 0)
     assert (run["differences"], run["compared_files"]) == ([], FILES)
     assert sum(level["bytes"] for level in run["levels"]) == FILES * FILE_BYTES
-    assert set(run) == set(support.documented_keys("A run"))
+    assert set(run) == set(support.documented_keys("A run of programs"))
     assert set(run["levels"][0]) == set(support.documented_keys("A tier of a run"))
 
 
