@@ -195,8 +195,11 @@ def wait_for_copies() -> None:
 
 def end_daemon() -> None:
     """Wait until the tier daemon has ended."""
-    while _native.tiers_usage() is not None:
+    while True:
+        # It may end while it is asked.
         with contextlib.suppress(forebay.ForebayError):
+            if _native.tiers_usage() is None:
+                return
             _native.stop_tiers()
         time.sleep(0.05)
 

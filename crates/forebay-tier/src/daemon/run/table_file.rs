@@ -5,11 +5,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::slice;
-use std::sync::atomic::AtomicU64;
 
 use forebay_host::Map;
+use forebay_host::sync::atomic::AtomicU64;
 use forebay_table::{Layout, SharedPart, WORD_BYTES, retire};
-
 use rustix::fs::FallocateFlags;
 
 use crate::error::TierError;
