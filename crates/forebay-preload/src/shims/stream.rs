@@ -22,6 +22,27 @@ fn flags_of(mode: &CStr) -> c_int {
         }
 }
 
+/// The copy of a frozen source as a stream, in place of `fopen`.
+fn frozen_stream(name: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
+    let redirect = mapped::frozen()?;
+    let (name, kind) = (path(name)?, path(mode)?);
+    // `,ccs=` would convert characters.
+    if flags_of(kind) & libc::O_ACCMODE != libc::O_RDONLY || kind.to_bytes().contains(&b',') {
+        return None;
+    }
+    errno::kept(|| {
+        let fd = redirect.open_frozen(name, flags_of(kind))?;
+        // SAFETY: the descriptor is new, and the mode ends with a zero.
+        let stream = unsafe { libc::fdopen(fd, mode) };
+        if stream.is_null() {
+            // SAFETY: nobody else knows the descriptor.
+            unsafe { libc::close(fd) };
+            return None;
+        }
+        Some(stream)
+    })
+}
+
 /// After a successful `fopen`; returns what the program gets.
 fn opened_stream(stream: *mut FILE, name: *const c_char, mode: *const c_char) -> *mut FILE {
     if stream.is_null() {
@@ -43,9 +64,12 @@ fn opened_stream(stream: *mut FILE, name: *const c_char, mode: *const c_char) ->
 }
 
 macro_rules! stream_shim {
-    ($name:ident($($stream:ident: $type:ty)?)) => {
+    ($name:ident($($stream:ident: $type:ty)?), $frozen:expr) => {
         #[cfg_attr(panic = "abort", unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char $(, $stream: $type)?) -> *mut FILE {
+            if $frozen && let Some(stream) = frozen_stream(name, mode) {
+                return stream;
+            }
             let opened =
                 libc_call!($name(name => *const c_char, mode => *const c_char $(, $stream => $type)?) -> *mut FILE);
             opened_stream(opened, name, mode)
@@ -53,7 +77,7 @@ macro_rules! stream_shim {
     };
 }
 
-stream_shim!(fopen());
-stream_shim!(fopen64());
-stream_shim!(freopen(stream: *mut FILE));
-stream_shim!(freopen64(stream: *mut FILE));
+stream_shim!(fopen(), true);
+stream_shim!(fopen64(), true);
+stream_shim!(freopen(stream: *mut FILE), false);
+stream_shim!(freopen64(stream: *mut FILE), false);
