@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
+use std::time::Duration;
 
 use super::blocks::{BLOCK_BYTES, CopyProblem, extent, read_all, write_all};
 use crate::daemon::files::CopyId;
@@ -41,6 +42,8 @@ pub(super) enum Done {
 pub(super) struct Copiers {
     jobs: Sender<Job>,
     done: Receiver<Done>,
+    /// What was received while waiting.
+    ready: Option<Done>,
     under_way: usize,
 }
 
@@ -55,7 +58,7 @@ impl Copiers {
                 .name(format!("forebay-run-{number}"))
                 .spawn(move || work(&waiting, &sender, &is_ended))?;
         }
-        Ok(Self { jobs, done, under_way: 0 })
+        Ok(Self { jobs, done, ready: None, under_way: 0 })
     }
 
     pub(super) fn give(&mut self, job: Job) {
@@ -67,9 +70,16 @@ impl Copiers {
         self.under_way
     }
 
+    /// Waits until something is done, or for so long.
+    pub(super) fn wait(&mut self, limit: Duration) {
+        if self.ready.is_none() {
+            self.ready = self.done.recv_timeout(limit).ok();
+        }
+    }
+
     /// What has been done.
     pub(super) fn take(&mut self) -> Option<Done> {
-        let done = self.done.try_recv().ok()?;
+        let done = self.ready.take().or_else(|| self.done.try_recv().ok())?;
         self.under_way -= 1;
         Some(done)
     }

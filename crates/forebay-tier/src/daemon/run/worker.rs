@@ -1,9 +1,10 @@
 //! The worker of a run: takes wishes, makes copies, and publishes them in the table.
 //!
-//! It looks every few milliseconds: at the wishes, at the copies under way, and at what its threads
-//! have done. A copy is begun if the source is a plain file that was not changed for two seconds.
-//! Its blocks are copied as programs read them (`resident.rs`); threads read the rest if that is
-//! little. When all is written, and the source is as it was, the copy is logged and published.
+//! It looks every few milliseconds, and when a thread is done: at the wishes, at the copies under
+//! way, and at what its threads have done. A copy is begun if the source is a plain file that was
+//! not changed for two seconds. Its blocks are copied as programs read them (`resident.rs`);
+//! threads read the rest if that is little. When all is written, and the source is as it was, the
+//! copy is logged and published.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -352,7 +353,7 @@ impl Worker {
                 acted = Instant::now();
             }
             let is_idle = acted.elapsed() > LOOK_IDLE_EVERY && self.copying.is_empty();
-            std::thread::sleep(if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY });
+            self.copiers.wait(if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY });
         }
         Outcome::Ended
     }
