@@ -335,7 +335,8 @@ impl Worker {
             acts |= self.stage();
             acts |= self.begin_copies(table);
             acts |= self.follow(table);
-            acts |= self.take_done(table);
+            let is_done = self.take_done(table);
+            acts |= is_done;
             acts |= self.finish_flushes(table);
             self.look_around(file, table);
             if self.is_finishing() {
@@ -351,6 +352,10 @@ impl Worker {
             counts.copying_files.store(copying as u64, Ordering::Relaxed);
             if acts {
                 acted = Instant::now();
+            }
+            if is_done {
+                // The threads may have nothing to do now.
+                continue;
             }
             let is_idle = acted.elapsed() > LOOK_IDLE_EVERY && self.copying.is_empty();
             self.copiers.wait(if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY });
@@ -500,7 +505,7 @@ impl Worker {
             }
             self.take_found(found);
         }
-        while self.waiting.len() + self.copying.len() < 2 * COPIERS
+        while self.waiting.len() + self.copying.len() < 4 * COPIERS
             && let Some(found) = self.staged.pop_front()
         {
             let path = below(&self.roots[found.root].path, &found.path);
