@@ -16,6 +16,7 @@ import support
 from tier_support import settle
 
 FILES, FILE_BYTES = 5, 200_000
+DAMAGED_AT = 123_457
 ROUNDS = """
 import hashlib, pathlib, sys
 for _ in range(int(sys.argv[2])):
@@ -199,3 +200,22 @@ def test_the_cache_lists_verifies_and_clears_copies_of_files(forebay_run, daemon
     assert cache("clear")["freed_bytes"] >= FILES * FILE_BYTES
     assert cache("ls")["levels"][0]["roots"] == []
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_check_finds_the_byte_of_a_copy_that_differs(forebay_run, tier, data):
+    forebay_run("true", options=["--stage"])
+    copies = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
+    damaged = min(copies.iterdir())
+    times = damaged.stat()
+    damaged.chmod(0o600)
+    with damaged.open("r+b") as copy:
+        copy.seek(DAMAGED_AT)
+        byte = copy.read(1)[0]
+        copy.seek(DAMAGED_AT)
+        copy.write(bytes([byte ^ 1]))
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    _, found = forebay_run(sys.executable, "-c", ROUNDS, data, "1", options=["--check"], expected=1)
+    run = found["run"]
+    assert run["compared_files"] == FILES
+    ((path, offset),) = ((one["path"], one["offset"]) for one in run["differences"])
+    assert (Path(path).parent, offset) == (data, DAMAGED_AT)
