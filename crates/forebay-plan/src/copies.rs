@@ -75,7 +75,15 @@ mod tests {
         let repeats = nodes == 1 || order == Kind::Contiguous;
         let levels = [TierLevel { slots: 2500, held_chunks: 0, held_bytes: 0 }];
         let forecast = TierForecast {
-            reads: NodeReads { nodes, run_bytes, aligned_bytes: 1, fetched: 1.0, repeats },
+            reads: NodeReads {
+                nodes,
+                run_bytes,
+                aligned_bytes: 1,
+                fetched: 1.0,
+                repeats,
+                moved: 0.0,
+                sample_bytes: run_bytes,
+            },
             data_bytes: 10_000 << 20,
             chunks: 10_000,
             chunk_bytes: 1 << 20,
@@ -123,7 +131,15 @@ mod tests {
     fn a_source_in_memory_is_not_copied() {
         let levels = [TierLevel { slots: 10, held_chunks: 0, held_bytes: 0 }];
         let forecast = TierForecast {
-            reads: NodeReads { nodes: 1, run_bytes: 1e5, aligned_bytes: 1, fetched: 1.0, repeats: true },
+            reads: NodeReads {
+                nodes: 1,
+                run_bytes: 1e5,
+                aligned_bytes: 1,
+                fetched: 1.0,
+                repeats: true,
+                moved: 0.0,
+                sample_bytes: 1e5,
+            },
             data_bytes: 100 << 20,
             chunks: 100,
             chunk_bytes: 1 << 20,

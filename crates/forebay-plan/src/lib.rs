@@ -1,8 +1,8 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
-//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation` and
-//!   `group` are its parts, `shuffle_quality` says how well it shuffles, `convergence` for how many
-//!   epochs that will do, `state` writes and checks the states of loaders.
+//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`
+//!   and `local_shuffle` are its parts, `shuffle_quality` says how well it shuffles, `convergence`
+//!   for how many epochs that will do, `state` writes and checks the states of loaders.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may
 //!   ([`StagingRing`]).
@@ -13,6 +13,7 @@
 //!   be decoded.
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
+//! - `node_shares`: which samples each node of a job holds ([`NodeShares`]).
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -30,7 +31,9 @@ mod convergence;
 mod copies;
 mod decode_plan;
 mod group;
+mod local_shuffle;
 mod node_reads;
+mod node_shares;
 mod order;
 mod permutation;
 mod placement;
@@ -47,6 +50,7 @@ mod tier_forecast;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
 pub use node_reads::NodeReads;
+pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};

@@ -10,10 +10,12 @@
 //! | `contiguous` | its ranks' regions | the same |
 //! | `sequential` | its ranks' part of a step | the same; with `carry` others¹ |
 //! | `group` | a group | other groups |
+//! | `local-shuffle` | a unit of its share² | the same, but for m of them |
 //! | `shuffle`, groups of one sample | a sample | other samples |
 //! | ids given by the user | unknown, taken as a sample | unknown, taken as other samples |
 //!
 //! ¹ The same where N is a multiple of the global batch.
+//! ² See `node_shares`. A share m of the samples goes to nodes that do not hold them.
 //!
 //! So `contiguous` gives a node whole chunks. `group` does where groups are whole chunks, and
 //! `sequential` where a node's part of a step is several chunks. `shuffle` does for samples of
@@ -30,9 +32,10 @@
 //!
 //! A node fetches f bytes for each one that it needs:
 //! - Samples of a segment that lie near each other are read together with what is between them. In
-//!   `shuffle` a segment holds each sample with probability p, at most 1/W. The next one of the
-//!   segment is j samples on with probability p·(1 − p)^j, and J samples fit into the longest gap
-//!   that is read: f = 1 + Σ j·p·(1 − p)^j over j up to J.
+//!   `shuffle` a segment holds each sample with probability p, at most 1/W; in `local-shuffle`,
+//!   each sample of the node's share, W times as likely. The next one of the segment is j samples on
+//!   with probability p·(1 − p)^j, and J samples fit into the longest gap that is read:
+//!   f = 1 + Σ j·p·(1 − p)^j over j up to J.
 //! - Reads fetch whole pages of c bytes, c − min(a, c) more for each. One of 1/(1 − p)^(J+1) runs
 //!   ends a read.
 //!
@@ -45,6 +48,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::node_shares::NodeShares;
 use crate::order::{Kind, Last, Order};
 
 /// What one node reads in each epoch.
@@ -60,16 +64,26 @@ pub struct NodeReads {
     pub fetched: f64,
     /// Whether a node reads the same bytes in each epoch.
     pub repeats: bool,
+    /// m, share of the bytes that it reads besides, others in each epoch.
+    pub moved: f64,
+    /// Mean bytes of a sample.
+    pub sample_bytes: f64,
 }
 
 impl NodeReads {
     /// What each of `nodes` nodes with the same number of ranks reads in an order, at
-    /// `mean_sample_bytes` per sample. Runs are taken as not aligned.
+    /// `mean_sample_bytes` per sample. Runs are taken as not aligned. Where `local-shuffle` does not
+    /// know what the nodes hold, they hold equal shares in units of 1 MiB.
     #[must_use]
     pub fn of(order: &Order, nodes: u64, mean_sample_bytes: f64) -> Self {
         let spec = order.spec();
         let nodes = nodes.max(1);
+        let mut moved = 0.0;
         let (samples, repeats) = match order.kind() {
+            Kind::LocalShuffle { steps } if nodes > 1 => {
+                moved = moved_share(order, nodes, steps);
+                (unit_samples(order, mean_sample_bytes), true)
+            }
             Kind::Contiguous => (spec.samples / nodes, true),
             Kind::Sequential if nodes == 1 => (spec.samples, true),
             Kind::Sequential => {
@@ -77,7 +91,7 @@ impl NodeReads {
                 (order.global_batch() / nodes, spec.last != Last::Carry || fills)
             }
             Kind::Group { samples, .. } => (samples, false),
-            Kind::Shuffle | Kind::Given => (1, false),
+            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Given => (1, false),
         };
         Self {
             nodes,
@@ -85,6 +99,8 @@ impl NodeReads {
             aligned_bytes: 1,
             fetched: 1.0,
             repeats: repeats || nodes == 1,
+            moved,
+            sample_bytes: mean_sample_bytes.max(1.0),
         }
     }
 
@@ -92,21 +108,24 @@ impl NodeReads {
     /// read at once, with gaps up to `gap_bytes` and in pages of `page_bytes`.
     #[must_use]
     pub fn fetching(self, order: &Order, segment_samples: u64, gap_bytes: u64, page_bytes: u64) -> Self {
-        let (chosen, longest) = match order.kind() {
+        let samples = order.spec().samples.max(1) as f64;
+        let segment = segment_samples as f64 / samples;
+        let nodes = self.nodes as f64;
+        let samples_of_gap = (gap_bytes as f64 / self.sample_bytes) as i32;
+        let (chosen, longest, alone_bytes, aligned_bytes) = match order.kind() {
             Kind::Shuffle => {
-                let samples = order.spec().samples.max(1) as f64;
-                let share = (segment_samples as f64 / samples).min(1.0 / self.nodes as f64);
-                (share, (gap_bytes as f64 / self.run_bytes) as i32)
+                (segment.min(1.0 / nodes), samples_of_gap, self.sample_bytes, self.aligned_bytes)
             }
-            Kind::Group { .. } => (0.0, 0),
+            Kind::LocalShuffle { .. } => ((segment * nodes).min(1.0), samples_of_gap, self.sample_bytes, 1),
+            Kind::Group { .. } => (0.0, 0, self.run_bytes, self.aligned_bytes),
             // Their runs are as long as a step at least.
             Kind::Sequential | Kind::Contiguous | Kind::Given => return self,
         };
         let other = 1.0 - chosen;
         let in_gaps: f64 = (1..=longest).map(|gap| f64::from(gap) * chosen * other.powi(gap)).sum();
         let ends = other.powi(longest + 1);
-        let of_page = (page_bytes - self.aligned_bytes.min(page_bytes)) as f64;
-        Self { fetched: 1.0 + in_gaps + ends * of_page / self.run_bytes, ..self }
+        let of_page = (page_bytes - aligned_bytes.min(page_bytes)) as f64;
+        Self { fetched: 1.0 + in_gaps + ends * of_page / alone_bytes, ..self }
     }
 
     /// The same, where runs start at multiples of `aligned_bytes`.
@@ -134,6 +153,24 @@ impl NodeReads {
         };
         let more = borders.fract();
         [units(1.0 - more, borders.floor() + 1.0), units(more, borders.floor() + 2.0)]
+    }
+}
+
+/// m of `local-shuffle` in pools of `steps` steps.
+fn moved_share(order: &Order, nodes: u64, steps: u64) -> f64 {
+    match order.shares() {
+        Some(shares) => shares.moved(steps * order.spec().batch),
+        None => NodeShares::moved_of_equal(order.spec().samples, nodes, steps * order.global_batch()),
+    }
+}
+
+/// Samples of a unit of `local-shuffle`, which a node holds whole.
+fn unit_samples(order: &Order, mean_sample_bytes: f64) -> u64 {
+    /// Where no units are known.
+    const UNIT_BYTES: f64 = 1_048_576.0;
+    match order.shares() {
+        Some(shares) => order.spec().samples / shares.units() as u64,
+        None => (UNIT_BYTES / mean_sample_bytes) as u64,
     }
 }
 
@@ -186,8 +223,15 @@ mod tests {
 
     #[test]
     fn aligned_runs_of_whole_units_are_not_shared() {
-        let reads =
-            NodeReads { nodes: 4, run_bytes: 2048.0, aligned_bytes: 1024, fetched: 1.0, repeats: false };
+        let reads = NodeReads {
+            nodes: 4,
+            run_bytes: 2048.0,
+            aligned_bytes: 1024,
+            fetched: 1.0,
+            repeats: false,
+            moved: 0.0,
+            sample_bytes: 2048.0,
+        };
         assert!((reads.touched(1024) - 0.25).abs() < 1e-12);
         let unaligned = NodeReads { aligned_bytes: 1, ..reads };
         // 1023 of 2048 units have a border inside, which two runs touch.

@@ -60,6 +60,8 @@ pub(crate) enum Purpose {
     Window = 3,
     /// The chunks that storage tiers keep.
     Placement = 4,
+    /// The units that each node holds.
+    Shares = 5,
 }
 
 /// Key of a permutation.
@@ -74,6 +76,11 @@ impl Key {
     /// The key that also depends on `number`.
     pub(crate) fn with(self, number: u64) -> Self {
         Self(mix(self.0.wrapping_mul(FOLD).wrapping_add(mix(number.wrapping_add(GAMMA)))))
+    }
+
+    /// The key as a number: a hash of all that it was folded from.
+    pub(crate) fn word(self) -> u64 {
+        self.0
     }
 }
 

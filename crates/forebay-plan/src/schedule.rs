@@ -30,6 +30,7 @@ use std::sync::Arc;
 use forebay_types::{Rank, SampleId};
 
 use crate::group::{Sequence, Shape};
+use crate::local_shuffle::Pool;
 use crate::order::{Kind, Last, Order};
 use crate::permutation::Permutation;
 
@@ -76,7 +77,14 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Flow {
-    Steps { next_step: u64, segment_steps: u64, max_steps: u64, shuffle: Option<(u64, Permutation)> },
+    Steps {
+        next_step: u64,
+        segment_steps: u64,
+        max_steps: u64,
+        shuffle: Option<(u64, Permutation)>,
+        /// The pool of the last step, in `local-shuffle`.
+        pool: Option<Pool>,
+    },
     Lanes(Lanes),
 }
 
@@ -100,10 +108,11 @@ impl Schedule {
                 segment_steps: (*segment_steps.start()).clamp(1, max_steps),
                 max_steps,
                 shuffle: None,
+                pool: None,
             },
             Some(shape) => Flow::Lanes(Lanes::new(order, *shape, node_ranks, start)),
         };
-        Self { order: *order, node_ranks: node_ranks.to_vec(), flow }
+        Self { order: order.clone(), node_ranks: node_ranks.to_vec(), flow }
     }
 
     /// The next segment. `given` gives the sample ids of an epoch of order `given`; other orders do
@@ -112,7 +121,7 @@ impl Schedule {
         let Self { order, node_ranks, flow } = self;
         match flow {
             Flow::Lanes(lanes) => Next::Segment(lanes.next(order)),
-            Flow::Steps { next_step, segment_steps, max_steps, shuffle } => {
+            Flow::Steps { next_step, segment_steps, max_steps, shuffle, pool } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
@@ -122,7 +131,8 @@ impl Schedule {
                     },
                     _ => None,
                 };
-                if order.kind() == Kind::Shuffle && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                let is_shuffled = matches!(order.kind(), Kind::Shuffle | Kind::LocalShuffle { .. });
+                if is_shuffled && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch) {
                     *shuffle = Some((epoch, order.shuffle(epoch)));
                 }
                 let permutation = shuffle.as_ref().map(|(_, permutation)| permutation);
@@ -132,6 +142,9 @@ impl Schedule {
                 *segment_steps = (*segment_steps * 2).min(*max_steps);
                 let steps = first_step..=last_step;
                 let demands = match (ids, permutation) {
+                    (_, Some(permutation)) if order.shares().is_some() => {
+                        pool_demands(order, node_ranks, steps, permutation, pool)
+                    }
                     (Some(ids), _) => {
                         step_demands(order, node_ranks, steps, |position| ids[position as usize])
                     }
@@ -175,6 +188,39 @@ fn step_demands(
                     position = 0;
                 }
             }
+        }
+    }
+    demands
+}
+
+/// The demands of consecutive steps of one epoch of `local-shuffle`. `pool` is kept from call to
+/// call.
+fn pool_demands(
+    order: &Order,
+    node_ranks: &[Rank],
+    steps: RangeInclusive<u64>,
+    permutation: &Permutation,
+    pool: &mut Option<Pool>,
+) -> Vec<Demand> {
+    let Some(shares) = order.shares() else { return Vec::new() };
+    let per_epoch = order.steps_per_epoch();
+    let mut demands = Vec::new();
+    for (step, absolute) in (0..).zip(steps) {
+        let (epoch, in_epoch) = (absolute / per_epoch, absolute % per_epoch);
+        let pool = match pool {
+            Some(pool) if pool.has(epoch, in_epoch) => pool,
+            _ => pool.insert(Pool::new(order, shares, epoch, order.pool(in_epoch), |position| {
+                permutation.at(position)
+            })),
+        };
+        for (local_rank, rank) in (0..).zip(node_ranks) {
+            let samples = pool.samples(order, shares, in_epoch, *rank);
+            demands.extend((0..).zip(samples).map(|(slot, sample)| Demand {
+                sample: *sample,
+                local_rank,
+                step,
+                slot,
+            }));
         }
     }
     demands

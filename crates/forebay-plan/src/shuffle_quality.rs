@@ -11,10 +11,18 @@
 //!    inside groups and batches, a third lower with w = 1, and up to 30 % higher where a lane has
 //!    only three windows, because its first and last are cut.
 //!
+//! Where the order `local-shuffle` deals the samples of K steps together, each step takes g of a
+//! node that has 1/W of the ranks, instead of any. Of the (K·G)! / (G!)^K ways to cut a pool into
+//! steps, the product of (K·g)! / (g!)^K over the nodes is left. The logarithm of the rest, for each
+//! pool, is missing in H. A group is a unit of the nodes' shares (`node_shares`), and a node a lane
+//! of them: P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (N/W−1).
+//!
 //! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G
 //! global batch.
 
 use serde::{Deserialize, Serialize};
+
+use crate::node_shares::NodeShares;
 
 /// The shuffle quality of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +55,40 @@ impl Quality {
             full_shuffle_same_group_pairs: Some(pair_chance(group.min(samples), samples)),
         }
     }
+
+    /// Of `local-shuffle` with pools of K = `steps` steps and batches of `batch`.
+    pub(crate) fn of_pools(shares: &NodeShares, batch: u64, steps: u64) -> Self {
+        let samples = shares.samples();
+        let nodes: Vec<u64> = shares.nodes().map(|ranks| ranks.len() as u64).collect();
+        let unit = samples.div_ceil(shares.units() as u64);
+        let global_batch = shares.ranks() * batch;
+        let same_node: f64 = nodes
+            .iter()
+            .zip(0..)
+            .map(|(ranks, node)| {
+                let part = (ranks * batch) as f64;
+                part * (part - 1.0) * pair_chance(unit, shares.held_samples(node))
+            })
+            .sum();
+        let pairs = global_batch as f64 * (global_batch as f64 - 1.0);
+        Self {
+            order_entropy: Some(pool_entropy(samples, batch, &nodes, steps)),
+            same_group_pairs: Some(if global_batch < 2 { 0.0 } else { same_node / pairs }),
+            full_shuffle_same_group_pairs: Some(pair_chance(unit, samples)),
+        }
+    }
+}
+
+/// The order entropy of pools; see the module header.
+fn pool_entropy(samples: u64, batch: u64, nodes: &[u64], steps: u64) -> f64 {
+    let ways = |each: u64| ln_factorial(steps * each) - steps as f64 * ln_factorial(each);
+    let all: u64 = nodes.iter().sum::<u64>() * batch;
+    if samples < 2 || all == 0 {
+        return 1.0;
+    }
+    let lost = ways(all) - nodes.iter().map(|ranks| ways(ranks * batch)).sum::<f64>();
+    let pools = samples as f64 / (steps * all) as f64;
+    (1.0 - pools * lost / ln_factorial(samples)).clamp(0.0, 1.0)
 }
 
 /// H of the module header.
@@ -75,11 +117,11 @@ fn same_group_pairs(samples: u64, group: u64, window: u64, lanes: u64, global_ba
 
 /// Chance that two of `total` shuffled samples come from the same group of `group`.
 fn pair_chance(group: u64, total: u64) -> f64 {
-    if total < 2 { 0.0 } else { (group - 1) as f64 / (total - 1) as f64 }
+    if total < 2 { 0.0 } else { ((group - 1) as f64 / (total - 1) as f64).min(1.0) }
 }
 
 /// Natural logarithm of `number`!, exact to about 12 digits.
-fn ln_factorial(number: u64) -> f64 {
+pub(crate) fn ln_factorial(number: u64) -> f64 {
     /// From here on the first terms of Stirling's series are exact to 12 digits.
     const STIRLING: u64 = 32;
     if number < STIRLING {

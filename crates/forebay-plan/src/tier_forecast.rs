@@ -18,6 +18,9 @@
 //!    covers: (h − v + n)·(f/W − g).
 //! 6. The next epoch starts with h + t·n and v + u·(h − v + n).
 //!
+//! In `local-shuffle` a share m of the samples is of other nodes' shares and comes from the source.
+//! So instead of f/W, a level saves and delivers (1 − m)·f/W.
+//!
 //! This is for orders that give a node other samples in each epoch. Where a node reads the same
 //! again, and on one node, h, v and q are shares of what the node touches (divided by t, u and t).
 //! It touches all of that in each epoch, so t = u = 1 in 1 and in 6. Pieces that fewer runs touch
@@ -160,6 +163,7 @@ impl TierForecast<'_> {
         let growth = |touched| if self.reads.repeats { 1.0 } else { touched };
         let chunk_growth = growth(self.read_share());
         let bytes = self.data_bytes as f64 * self.reads.nodes as f64;
+        let own = share * (1.0 - self.reads.moved);
         let mut source = share;
         let mut delivered = Vec::with_capacity(levels.len());
         for Filling { placed, slots, held, present } in levels {
@@ -170,8 +174,8 @@ impl TierForecast<'_> {
             let mut served = 0.0;
             for (units, present) in self.reads.units(self.piece_bytes).iter().zip(present) {
                 let missing = if self.copies { *held - *present + new } else { 0.0 };
-                source += units.share * (missing * units.touched - (*present + missing) * share);
-                served += units.share * (*present * share + missing * (share - units.covered_at_first));
+                source += units.share * (missing * units.touched - (*present + missing) * own);
+                served += units.share * (*present * own + missing * (own - units.covered_at_first).max(0.0));
                 *present += missing * growth(units.touched);
             }
             *held += new * chunk_growth;

@@ -6,7 +6,7 @@ mod order_common;
 use std::collections::HashMap;
 
 use forebay_plan::{Kind, Last, Order, OrderSpec};
-use order_common::{batch, cases, epoch, global_batch, orders};
+use order_common::{batch, cases, epoch, global_batch, orders, pool, shares};
 use proptest::prelude::*;
 
 fn counts(samples: &[u64]) -> HashMap<u64, u64> {
@@ -72,16 +72,13 @@ proptest! {
         for ranks in order.allowed_ranks() {
             let batch = order.global_batch() / ranks;
             let spec = OrderSpec { batch, ranks, lanes: Some(order.lanes()), ..*order.spec() };
-            let other = Order::new(spec).unwrap();
+            let other = Order::new(spec).unwrap().on_nodes(shares(number, spec.samples, ranks));
             prop_assert_eq!((other.global_batch(), other.lanes()), (order.global_batch(), order.lanes()));
             prop_assert_eq!(order.steps_per_epoch(), other.steps_per_epoch());
             for step in 0..order.steps_per_epoch() {
-                let (mut here, mut there) = (global_batch(&order, number, step), global_batch(&other, number, step));
-                if order.kind() == Kind::Contiguous {
-                    here.sort_unstable();
-                    there.sort_unstable();
-                }
-                prop_assert_eq!(here, there, "step {} on {} ranks", step, ranks);
+                let is_sorted = matches!(order.kind(), Kind::Contiguous | Kind::LocalShuffle { .. });
+                let samples = |order| if is_sorted { pool(order, number, step) } else { global_batch(order, number, step) };
+                prop_assert_eq!(samples(&order), samples(&other), "step {} on {} ranks", step, ranks);
             }
         }
     }

@@ -331,7 +331,15 @@ fn copies_pay_from_where_the_simulation_has_read_less() {
 #[test]
 fn small_samples_in_shuffle_pay_after_as_many_epochs_as_nodes() {
     for nodes in [2, 4, 16] {
-        let reads = NodeReads { nodes, run_bytes: 3000.0, aligned_bytes: 1, fetched: 1.0, repeats: false };
+        let reads = NodeReads {
+            nodes,
+            run_bytes: 3000.0,
+            aligned_bytes: 1,
+            fetched: 1.0,
+            repeats: false,
+            moved: 0.0,
+            sample_bytes: 3000.0,
+        };
         let levels = [TierLevel { slots: 250, held_chunks: 0, held_bytes: 0 }];
         let forecast = TierForecast {
             reads,

@@ -8,6 +8,8 @@
 //! - `sequential`: position p = s·G + r·B + j; the sample is p.
 //! - `shuffle`: the same position; the sample is π(p), π keyed by (seed, epoch).
 //! - `given`: the same position; the sample is entry p of the ids given for the epoch.
+//! - `local-shuffle`: the samples of `shuffle`, dealt to the nodes that hold them as `local_shuffle`
+//!   says. An order that knows no nodes ([`Order::on_nodes`]) is `shuffle`.
 //! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the
 //!   region.
 //! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and
@@ -22,12 +24,15 @@
 //!
 //! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and
 //! `carry` repeat at most G − 1); every rank has T steps; the global batch of a step does not
-//! depend on W, except for `contiguous`.
+//! depend on W, except for `contiguous`. In `local-shuffle` the samples of a step, or of a pool of
+//! steps, do not depend on W or the nodes; which rank gets them does.
 
 mod error;
 mod lanes;
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
@@ -36,6 +41,8 @@ pub use self::error::OrderError;
 pub(crate) use self::lanes::list;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
+use crate::local_shuffle::Pool;
+use crate::node_shares::NodeShares;
 use crate::permutation::{Key, Permutation, Purpose};
 use crate::shuffle_quality::Quality;
 
@@ -56,6 +63,11 @@ pub enum Kind {
         /// w, groups per window.
         window: u64,
     },
+    /// A full shuffle whose samples go to nodes that hold them.
+    LocalShuffle {
+        /// K, steps whose samples are dealt together.
+        steps: u64,
+    },
     /// Sample ids given for every epoch.
     Given,
 }
@@ -69,6 +81,7 @@ impl Kind {
             Self::Contiguous => "contiguous",
             Self::Shuffle => "shuffle",
             Self::Group { .. } => "group",
+            Self::LocalShuffle { .. } => "local-shuffle",
             Self::Given => "given",
         }
     }
@@ -88,6 +101,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Group { samples, window } => write!(f, "group(samples={samples}, window={window})"),
+            Self::LocalShuffle { steps } if *steps > 1 => write!(f, "local-shuffle(steps={steps})"),
             kind => f.write_str(kind.name()),
         }
     }
@@ -140,8 +154,8 @@ pub struct OrderSpec {
     pub lanes: Option<u64>,
 }
 
-/// A validated order.
-#[derive(Clone, Copy, Debug)]
+/// A validated order. Cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Order {
     spec: OrderSpec,
     /// T.
@@ -151,6 +165,8 @@ pub struct Order {
     /// L.
     lanes: u64,
     shape: Option<Shape>,
+    /// What each node holds, for `local-shuffle`.
+    shares: Option<Arc<NodeShares>>,
 }
 
 impl Order {
@@ -193,6 +209,16 @@ impl Order {
             Last::Drop => spec.samples / global_batch,
             Last::Wrap | Last::Short | Last::Carry => spec.samples.div_ceil(global_batch),
         };
+        if let Kind::LocalShuffle { steps: pool } = spec.kind
+            && pool != 1
+            && !(1..steps).contains(&pool)
+        {
+            return number(
+                "steps, the steps whose samples are dealt together,",
+                pool,
+                "1, or fewer than the steps of an epoch",
+            );
+        }
         let (lanes, shape) = if let Kind::Group { samples, window } = spec.kind {
             if samples == 0 {
                 return number("samples, the size of a group,", samples, "at least 1");
@@ -222,7 +248,33 @@ impl Order {
             }
             (lanes, None)
         };
-        Ok(Self { spec, steps, global_batch, lanes, shape })
+        Ok(Self { spec, steps, global_batch, lanes, shape, shares: None })
+    }
+
+    /// The same order where the nodes hold these shares of the data set. Only `local-shuffle`
+    /// depends on them.
+    ///
+    /// # Panics
+    /// Where the shares are of another data set or other ranks.
+    #[must_use]
+    pub fn on_nodes(self, shares: Arc<NodeShares>) -> Self {
+        assert_eq!((shares.samples(), shares.ranks()), (self.spec.samples, self.spec.ranks));
+        Self { shares: Some(shares), ..self }
+    }
+
+    /// What each node holds, where the order depends on it.
+    #[must_use]
+    pub fn shares(&self) -> Option<&NodeShares> {
+        self.shares.as_deref().filter(|_| matches!(self.spec.kind, Kind::LocalShuffle { .. }))
+    }
+
+    /// The steps of an epoch whose samples are dealt together with those of `step`; that step alone
+    /// but for `local-shuffle`.
+    #[must_use]
+    pub fn pool(&self, step: u64) -> Range<u64> {
+        let Kind::LocalShuffle { steps } = self.spec.kind else { return step..step + 1 };
+        let start = step / steps * steps;
+        start..(start + steps).min(self.steps)
     }
 
     /// The definition.
@@ -270,6 +322,10 @@ impl Order {
         match self.spec.kind {
             Kind::Sequential | Kind::Contiguous => Quality::FIXED,
             Kind::Shuffle => Quality::SHUFFLE,
+            Kind::LocalShuffle { steps } => self
+                .shares()
+                .filter(|_| steps > 1)
+                .map_or(Quality::SHUFFLE, |shares| Quality::of_pools(shares, self.spec.batch, steps)),
             Kind::Group { samples, window } => {
                 Quality::of_groups(self.spec.samples, samples, window, self.lanes, self.global_batch)
             }
@@ -317,10 +373,15 @@ impl Order {
         if let Some(shape) = &self.shape {
             return self.group_batch(shape, epoch, step, rank, out);
         }
+        if let Some(shares) = self.shares() {
+            let permutation = self.shuffle(epoch);
+            let pool = Pool::new(self, shares, epoch, self.pool(step), |position| permutation.at(position));
+            return out.extend(pool.samples(self, shares, step, rank));
+        }
         let run = self.run(epoch, step, rank);
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
         match self.spec.kind {
-            Kind::Shuffle => {
+            Kind::Shuffle | Kind::LocalShuffle { .. } => {
                 let permutation = self.shuffle(epoch);
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
@@ -402,7 +463,7 @@ impl Order {
         PositionRun { base, modulus, first, count }
     }
 
-    /// The permutation of an epoch of [`Kind::Shuffle`].
+    /// The permutation of an epoch of [`Kind::Shuffle`] and [`Kind::LocalShuffle`].
     pub(crate) fn shuffle(&self, epoch: u64) -> Permutation {
         Permutation::new(Key::new(self.spec.seed, Purpose::Samples).with(epoch), self.spec.samples)
     }

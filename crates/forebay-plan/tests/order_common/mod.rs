@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_plan::{Demand, Kind, Last, Next, Order, OrderSpec, Schedule, Segment};
+use forebay_plan::{Demand, Kind, Last, Next, NodeShares, Order, OrderSpec, Schedule, Segment, ShareUnit};
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
@@ -14,6 +14,7 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
         Just(Kind::Contiguous),
         Just(Kind::Shuffle),
         Just(Kind::Given),
+        (1_u64..5).prop_map(|steps| Kind::LocalShuffle { steps }),
         (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
         // Groups matter most, so they come twice.
         (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
@@ -23,6 +24,28 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
 /// All ways to end an epoch.
 pub fn lasts() -> impl Strategy<Value = Last> {
     prop_oneof![Just(Last::Wrap), Just(Last::Drop), Just(Last::Short), Just(Last::Carry)]
+}
+
+/// Shares of nodes: units of up to 9 samples, and ranks on up to 4 nodes, not in blocks, some
+/// nodes without any.
+pub fn shares(seed: u64, samples: u64, ranks: u64) -> Arc<NodeShares> {
+    let mut state = seed;
+    let mut below = |bound: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % bound
+    };
+    let mut nodes = vec![Vec::new(); 1 + below(4) as usize];
+    for rank in 0..ranks {
+        let node = below(nodes.len() as u64) as usize;
+        nodes[node].push(Rank(rank as u32));
+    }
+    let mut units = Vec::new();
+    let mut first = 0;
+    while first < samples {
+        units.push(ShareUnit { first_sample: SampleId(first), bytes: below(1000) });
+        first += 1 + below(9);
+    }
+    Arc::new(NodeShares::new(samples, &units, &nodes, seed))
 }
 
 /// Valid orders of up to 400 samples, 5 ranks and batches of 12.
@@ -39,8 +62,18 @@ pub fn orders() -> impl Strategy<Value = Order> {
             Last::Carry if kind != Kind::Sequential => Last::Wrap,
             last => last,
         };
-        Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes }).unwrap()
+        let make = |kind| Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes });
+        // Pools may be too large for the epoch.
+        let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
+        order.on_nodes(shares(seed, samples, ranks))
     })
+}
+
+/// The samples of the steps that are dealt together, sorted: in most orders those of one step.
+pub fn pool(order: &Order, number: u64, step: u64) -> Vec<u64> {
+    let mut found: Vec<u64> = order.pool(step).flat_map(|step| global_batch(order, number, step)).collect();
+    found.sort_unstable();
+    found
 }
 
 /// `times` as many cases as proptest runs by default, or as `PROPTEST_CASES` says.
