@@ -16,6 +16,8 @@
 //! | `lanes` | L, which decides the numbers of ranks on which the stream can go on |
 //! | `group_samples`, `group_window` | S and w of the order `group`, else None |
 //! | `fingerprint` | identity of the data set |
+//! | `pool_steps` | K of the order `local-shuffle`; other orders lack this key and the next |
+//! | `node_shares` | digest of what each node holds, as hexadecimal digits; None on one node |
 
 use std::fmt;
 
@@ -46,6 +48,9 @@ const KEYS: [&str; 11] = [
     "group_window",
     "fingerprint",
 ];
+
+/// The keys that a state of the order `local-shuffle` has besides.
+const LOCAL_KEYS: [&str; 2] = ["pool_steps", "node_shares"];
 
 /// A value of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +138,17 @@ pub enum StateError {
         /// How to fix it.
         hint: String,
     },
+    /// The order `local-shuffle` inside a pool of steps, on nodes that hold other samples.
+    #[error(
+        "the order local-shuffle cannot go on with step {step} on nodes that hold other samples: these steps share \
+         their samples with steps that were delivered"
+    )]
+    Pool {
+        /// The step that comes next.
+        step: u64,
+        /// How to fix it.
+        hint: String,
+    },
     /// The lanes do not divide among the ranks.
     #[error("{ranks} ranks cannot share the {lanes} lanes of the state")]
     Ranks {
@@ -184,7 +200,10 @@ impl StateError {
             }
             Self::Differs { key: "version", .. } => "resume with the version of forebay that wrote the state",
             Self::Differs { .. } => "make the loader with the options that the state was saved with",
-            Self::Regions { hint, .. } | Self::Ranks { hint, .. } | Self::GlobalBatch { hint, .. } => hint,
+            Self::Regions { hint, .. }
+            | Self::Pool { hint, .. }
+            | Self::Ranks { hint, .. }
+            | Self::GlobalBatch { hint, .. } => hint,
             Self::Position { .. } => "pass batch.position of a batch of this loader",
         }
     }
@@ -219,15 +238,19 @@ impl OrderState {
 
     /// The state of a loader that continues with `step` of `epoch`: keys and values.
     #[must_use]
-    pub fn at(&self, epoch: u64, step: u64) -> [(&'static str, StateValue); KEYS.len()] {
-        KEYS.map(|key| {
-            let value = match key {
-                "epoch" => epoch.into(),
-                "step" => step.into(),
-                _ => self.own(key),
-            };
-            (key, value)
-        })
+    pub fn at(&self, epoch: u64, step: u64) -> Vec<(&'static str, StateValue)> {
+        let value = |key| match key {
+            "epoch" => epoch.into(),
+            "step" => step.into(),
+            _ => self.own(key),
+        };
+        self.keys().map(|key| (key, value(key))).collect()
+    }
+
+    /// The keys of a state of this loader.
+    fn keys(&self) -> impl Iterator<Item = &'static str> {
+        let is_local = matches!(self.order.kind(), Kind::LocalShuffle { .. });
+        KEYS.into_iter().chain(LOCAL_KEYS.into_iter().filter(move |_| is_local))
     }
 
     /// The state after the batch at a position.
@@ -238,7 +261,7 @@ impl OrderState {
         &self,
         epoch: StateValue,
         step: StateValue,
-    ) -> Result<[(&'static str, StateValue); KEYS.len()], StateError> {
+    ) -> Result<Vec<(&'static str, StateValue)>, StateError> {
         let steps = self.order.steps_per_epoch();
         match (&epoch, &step) {
             (StateValue::Integer(epoch), StateValue::Integer(step)) if *step < steps => {
@@ -260,12 +283,16 @@ impl OrderState {
         if let Some(found) = value("version") {
             self.check_same("version", found)?;
         }
-        let keys: Vec<_> = KEYS.into_iter().filter(|key| value(key).is_none()).collect();
+        // A state of another kind has other keys.
+        if let Some(found) = value("kind") {
+            self.check_same("kind", found)?;
+        }
+        let keys: Vec<_> = self.keys().filter(|key| value(key).is_none()).collect();
         if !keys.is_empty() {
             return Err(StateError::Missing { keys });
         }
         let value = |key| value(key).unwrap_or(StateValue::None);
-        for key in ["kind", "last", "seed", "fingerprint"] {
+        for key in ["last", "seed", "fingerprint"] {
             self.check_same(key, value(key))?;
         }
         let number = |key, lowest, highest| number(key, value(key), lowest, highest);
@@ -283,6 +310,10 @@ impl OrderState {
             kind => {
                 for key in ["group_samples", "group_window"] {
                     self.check_same(key, value(key))?;
+                }
+                if let Kind::LocalShuffle { steps: pool } = kind {
+                    self.check_same("pool_steps", value("pool_steps"))?;
+                    self.check_pool(step, pool, &value("node_shares"))?;
                 }
                 kind
             }
@@ -313,8 +344,32 @@ impl OrderState {
             "group_samples" => groups.map(|(samples, _)| samples).into(),
             "group_window" => groups.map(|(_, window)| window).into(),
             "fingerprint" => self.fingerprint.as_str().into(),
+            "pool_steps" => match spec.kind {
+                Kind::LocalShuffle { steps } => steps.into(),
+                _ => StateValue::None,
+            },
+            "node_shares" => match self.order.shares() {
+                Some(shares) => StateValue::Text(format!("{:016x}", shares.digest())),
+                None => StateValue::None,
+            },
             _ => StateValue::None,
         }
+    }
+
+    /// Checks that the nodes hold what they held when the state was written, if the step that comes
+    /// next is inside a pool.
+    fn check_pool(&self, step: u64, pool: u64, shares: &StateValue) -> Result<(), StateError> {
+        let steps = self.order.steps_per_epoch();
+        if step == steps || step.is_multiple_of(pool) || *shares == self.own("node_shares") {
+            return Ok(());
+        }
+        let before = step / pool * pool;
+        let after = (before + pool).min(steps);
+        let hint = format!(
+            "resume on the nodes of the state with the same ranks on each, or from a state of step {before} or \
+             {after} of an epoch, where a pool of {pool} steps begins"
+        );
+        Err(StateError::Pool { step, hint })
     }
 
     fn check_same(&self, key: &'static str, found: StateValue) -> Result<(), StateError> {

@@ -5,7 +5,10 @@
 
 mod order_common;
 
-use forebay_plan::{Kind, Last, Order, OrderSpec, OrderState, Resumption, StateValue};
+use std::sync::Arc;
+
+use forebay_plan::{Kind, Last, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateValue};
+use forebay_types::{Rank, SampleId};
 use order_common::{batch, epoch};
 
 const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise STATE_VERSION in \
@@ -51,6 +54,59 @@ fn shuffle_of_more_samples_than_32_bits_count() {
     assert_eq!(
         batch(&order, 1, 999_999_999_999, 0),
         [2317348605353, 1982014450060, 4321597352510, 1567428150574],
+        "{ADVICE}"
+    );
+}
+
+/// Units of 7 samples, shared by a node with ranks 0 and 1, and one with ranks 2 and 3.
+fn shares(samples: u64) -> Arc<NodeShares> {
+    let unit =
+        |first: u64| ShareUnit { first_sample: SampleId(first), bytes: 100 * (samples - first).min(7) };
+    let units: Vec<ShareUnit> = (0..samples).step_by(7).map(unit).collect();
+    let nodes = [vec![Rank(0), Rank(1)], vec![Rank(2), Rank(3)]];
+    Arc::new(NodeShares::new(samples, &units, &nodes, 3))
+}
+
+#[test]
+fn shares_of_a_small_data_set() {
+    let shares = shares(140);
+    let nodes: String = (0..shares.units()).map(|unit| shares.holder(unit).to_string()).collect();
+    assert_eq!((&*nodes, shares.digest()), ("11111101010000001001", 14760911976037424040), "{ADVICE}");
+}
+
+#[test]
+fn local_shuffle_of_a_small_data_set() {
+    let order = order(Kind::LocalShuffle { steps: 1 }, Last::Wrap, 40, 4, 4, None).on_nodes(shares(40));
+    assert_eq!(
+        epoch(&order, 0),
+        [
+            38, 39, 24, 23, 26, 36, 25, 30, 9, 4, 20, 2, 15, 5, 14, 22, 31, 35, 27, 28, 37, 1, 33, 18, 0, 6,
+            10, 3, 11, 12, 8, 16, 32, 29, 34, 21, 38, 39, 15, 24, 19, 17, 7, 13, 9, 4, 20, 2
+        ],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        epoch(&order, 1),
+        [
+            30, 25, 22, 32, 28, 23, 26, 37, 15, 5, 9, 2, 8, 16, 18, 3, 36, 33, 24, 29, 38, 39, 31, 20, 11, 1,
+            7, 14, 4, 13, 19, 0, 27, 35, 34, 21, 30, 25, 22, 32, 17, 6, 12, 10, 15, 28, 23, 5
+        ],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn local_shuffle_in_pools_of_a_large_data_set() {
+    let order = order(Kind::LocalShuffle { steps: 8 }, Last::Drop, 1_281_167, 8, 4, None);
+    let order = order.on_nodes(shares(1_281_167));
+    assert_eq!(
+        batch(&order, 0, 0, 0),
+        [668023, 843787, 610848, 441247, 508252, 446655, 1143649, 1021051],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        batch(&order, 89, 40_035, 3),
+        [661367, 822595, 1058866, 633214, 1130989, 830392, 590877, 344968],
         "{ADVICE}"
     );
 }
@@ -121,15 +177,27 @@ fn group_with_windows_and_groups_beyond_the_table() {
 fn a_state_is_kept_in_these_words() {
     let kind = Kind::Group { samples: 64, window: 4 };
     let state = OrderState::new(order(kind, Last::Wrap, 1000, 16, 4, None), "f1".into());
-    let written = |epoch, step| state.at(epoch, step).map(|(key, value)| format!("{key}={value}")).join(" ");
+    let written = |state: &OrderState| {
+        let values = state.at(3, 5).into_iter();
+        values.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    };
     assert_eq!(
-        written(3, 5),
+        written(&state),
         "version=1 kind='group' last='wrap' seed=42 epoch=3 step=5 global_batch=64 lanes=8 group_samples=64 \
          group_window=4 fingerprint='f1'",
         "{ADVICE}"
     );
-    let names = [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::Given].map(|kind| kind.name());
-    assert_eq!(names, ["sequential", "contiguous", "shuffle", "given"], "{ADVICE}");
+    let local = order(Kind::LocalShuffle { steps: 2 }, Last::Wrap, 1000, 16, 4, None);
+    assert_eq!(
+        written(&OrderState::new(local.on_nodes(shares(1000)), "f1".into())),
+        "version=1 kind='local-shuffle' last='wrap' seed=42 epoch=3 step=5 global_batch=64 lanes=64 \
+         group_samples=None group_window=None fingerprint='f1' pool_steps=2 node_shares='3c488bdb6e5fc801'",
+        "{ADVICE}"
+    );
+    let names =
+        [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::LocalShuffle { steps: 1 }, Kind::Given]
+            .map(|kind| kind.name());
+    assert_eq!(names, ["sequential", "contiguous", "shuffle", "local-shuffle", "given"], "{ADVICE}");
     let names = [Last::Wrap, Last::Drop, Last::Short, Last::Carry].map(Last::name);
     assert_eq!(names, ["wrap", "drop", "short", "carry"], "{ADVICE}");
 }

@@ -1,8 +1,12 @@
 //! States of loaders: what does not fit is refused, with what would.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use forebay_plan::{Kind, Last, Order, OrderSpec, OrderState, Resumption, StateError, StateValue};
+use forebay_plan::{
+    Kind, Last, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateError, StateValue,
+};
+use forebay_types::{Rank, SampleId};
 
 const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
 
@@ -11,6 +15,23 @@ fn loader(kind: Kind, ranks: u64) -> OrderState {
     let lanes = (kind == GROUP && 8 % ranks == 0).then_some(8);
     let spec = OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes };
     OrderState::new(Order::new(spec).unwrap(), "f1".into())
+}
+
+/// The same in `local-shuffle`, with these ranks on each node.
+fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
+    let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
+    let kind = Kind::LocalShuffle { steps };
+    let spec =
+        OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes: None };
+    let units: Vec<ShareUnit> =
+        (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
+    let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
+    let order = Order::new(spec).unwrap();
+    let order = match nodes.len() {
+        1 => order,
+        _ => order.on_nodes(Arc::new(NodeShares::new(1000, &units, &nodes, 1))),
+    };
+    OrderState::new(order, "f1".into())
 }
 
 /// A state with some values changed; `None` takes a key away.
@@ -60,6 +81,31 @@ fn a_stream_goes_on_on_each_number_of_ranks_that_divides_its_lanes() {
     let error = resume(&state, &state, &changes).unwrap_err();
     assert!(matches!(error, StateError::GlobalBatch { found: 96, expected: 48, .. }));
     assert!(error.hint().contains("batch_size=24"));
+}
+
+#[test]
+fn local_shuffle_of_single_steps_goes_on_on_any_nodes() {
+    let state = local_loader(1, &[&[0, 1], &[2, 3]]);
+    for nodes in [&[&[0_u32, 1][..], &[2, 3]][..], &[&[0], &[1], &[2]], &[&[0, 1, 2, 3]]] {
+        let resumed = resume(&local_loader(1, nodes), &state, &[]).unwrap();
+        assert_eq!((resumed.step, resumed.kind), (5, Kind::LocalShuffle { steps: 1 }));
+    }
+    let error = resume(&local_loader(4, &[&[0, 1], &[2, 3]]), &state, &[]).unwrap_err();
+    assert!(matches!(error, StateError::Differs { key: "pool_steps", .. }), "{error}");
+}
+
+#[test]
+fn local_shuffle_goes_on_on_other_nodes_where_a_pool_begins() {
+    let state = local_loader(4, &[&[0, 1], &[2, 3]]);
+    resume(&local_loader(4, &[&[0, 1], &[2, 3]]), &state, &[]).unwrap();
+    for nodes in [&[&[0_u32], &[1, 2, 3][..]][..], &[&[0, 1, 2, 3]]] {
+        let error = resume(&local_loader(4, nodes), &state, &[]).unwrap_err();
+        assert!(matches!(error, StateError::Pool { step: 5, .. }), "{error}");
+        assert!(error.hint().contains("step 4 or 8"), "{}", error.hint());
+        for step in [0_u64, 4, 20, 21] {
+            resume(&local_loader(4, nodes), &state, &[("step", Some(step.into()))]).unwrap();
+        }
+    }
 }
 
 #[test]
