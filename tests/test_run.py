@@ -313,6 +313,11 @@ def test_staging_comes_first_and_says_how_far_it_is(runs):
 
 
 def test_staging_shows_a_bar_on_a_terminal_and_stops_with_the_job(runs, terminal, tmp_path):
+def test_a_program_runs_if_the_daemon_is_lost_while_files_are_staged(runs):
+    done = runs.run("echo", "begun", options=["--stage"], loses="it has ended")
+    assert (done.stdout, done.returncode, b"it has ended" in done.stderr) == (b"begun\n", 0, True)
+
+
     script = tmp_path / "command"
     command = runs.command("echo", "program", options=["--stage"], steps=30)
     script.write_text("exec " + " ".join(map(quoted, command)))

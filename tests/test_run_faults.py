@@ -193,6 +193,24 @@ def test_a_daemon_that_is_killed_costs_no_byte(when, start, daemon, old_source, 
     assert again.end()["differences"] == []
 
 
+def test_a_daemon_that_is_killed_while_files_are_staged_is_followed_by_one_that_stages(
+    start, daemon, sources, place, tmp_path
+):
+    """A file that was just changed keeps the staging waiting for two seconds."""
+    source = tmp_path / "staged"
+    shutil.copytree(sources / "unchanged", source)
+    os.utime(source / "0")
+    right = expected(source)
+    job = start(source, place, **STAGED)
+    support.wait_until(daemon.pids, "the daemon")
+    support.wait_until(lambda: copies()[1] > 0, "staging to begin")
+    daemon.kill()
+    assert job.epoch() == right
+    assert len(daemon.pids()) == 1
+    found = job.end()
+    assert found["opens_served"] == FILES
+
+
 def test_a_program_that_is_killed_while_files_are_copied_leaves_no_half_copy(start, sources, place):
     source = sources / "big"
     right = expected(source)
