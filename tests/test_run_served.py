@@ -106,6 +106,77 @@ def test_a_staged_source_is_served_from_the_first_open_on(forebay_run, data, opt
     assert run["counters"]["frozen"] == (2 * FILES if "--frozen" in options else 0)
 
 
+# Reads so many MiB of a file, and waits until the daemon has done with it. It goes from the end to
+# the front: the kernel reads ahead, but nothing beyond the end.
+READ_PART = """
+import os, sys, time
+from forebay import _native
+file = os.open(sys.argv[1], os.O_RDONLY)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+end = os.fstat(file).st_size
+for number in range(1, int(sys.argv[2]) + 1):
+    os.pread(file, 1 << 20, end - (number << 20))
+def is_done():
+    (run,) = _native.run_usage()
+    return run["copied_files"] or run["not_copied"]
+while not is_done():
+    time.sleep(0.05)
+"""
+LONG_MIB = 25
+
+
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    """A file of which nothing is in the page cache."""
+    path = tmp_path_factory.mktemp("long") / "data" / "long.bin"
+    path.parent.mkdir()
+    path.write_bytes(random.Random(1).randbytes(1 << 20) * LONG_MIB)
+    settle([path.parent])
+    return path
+
+
+def drop_from_memory(path):
+    """Drop a file from the page cache; skip the test where that cannot be."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(descriptor, [bytearray(1)], path.stat().st_size - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+    finally:
+        os.close(descriptor)
+    pytest.skip("the file system keeps files in memory, or does not tell")
+
+
+@pytest.mark.parametrize(
+    ("options", "read_mib", "copied", "fetched_mib"),
+    [
+        # One MiB of 25 is less than 5 %.
+        ((), LONG_MIB - 1, 1, 1),
+        ((), LONG_MIB // 2, 0, 0),
+        (("--fetch", "none"), LONG_MIB - 1, 0, 0),
+        (("--fetch", "none"), LONG_MIB, 1, 0),
+        (("--fetch", "whole"), 0, 1, LONG_MIB),
+    ],
+)
+def test_of_what_no_program_reads_only_a_share_is_read(
+    options, read_mib, copied, fetched_mib, daemon, tier, long_file, tmp_path
+):
+    drop_from_memory(long_file)
+    summary = tmp_path / "summary.json"
+    words = [*command_line(tier, long_file.parent), *options, "--json", summary, "--"]
+    command = [*words, sys.executable, "-c", READ_PART, long_file, str(read_mib)]
+    subprocess.run(command, check=True, timeout=support.DEADLINE_S)
+    run = json.loads(summary.read_text())["run"]
+    assert (run["copied_files"], run["fetched_bytes"]) == (copied, fetched_mib << 20)
+    assert run["not_copied"] == ({} if copied else {"not_in_memory": 1})
+    assert run["asked_bytes"] == LONG_MIB << 20
+
+
 def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
     forebay_run("true", options=["--stage", "--no-keep"])
     files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"

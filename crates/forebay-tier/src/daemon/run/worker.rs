@@ -633,7 +633,8 @@ impl Worker {
         if !wanted.is_staged {
             self.shared.counts.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged) {
+        let residency = Residency::of(source.as_fd(), &wanted.path, fetch);
+        match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged, residency) {
             Ok(copying) => {
                 self.copying.insert(key, copying);
                 self.order.push_back(key);
@@ -677,8 +678,7 @@ impl Worker {
             let Some(copying) = self.copying.get_mut(&key).filter(|copying| !copying.is_handed) else {
                 continue;
             };
-            let path = below(&self.roots[copying.root].path, &copying.path);
-            match copying.follow(&path, &mut self.memory) {
+            match copying.follow(&mut self.memory) {
                 Ok(bytes) => {
                     acts |= bytes > 0;
                     self.shared.counts.followed_bytes.fetch_add(bytes, Ordering::Relaxed);
