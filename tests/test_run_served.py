@@ -106,6 +106,24 @@ def test_a_staged_source_is_served_from_the_first_open_on(forebay_run, data, opt
     assert run["counters"]["frozen"] == (2 * FILES if "--frozen" in options else 0)
 
 
+def test_a_link_that_is_a_frozen_source_stays_a_link(daemon, tier, data, tmp_path):
+    link, summary = tmp_path / "link", tmp_path / "summary.json"
+    link.symlink_to(data / "1.bin")
+    program = (
+        "import os, stat, sys; print(stat.S_ISLNK(os.lstat(sys.argv[1]).st_mode))\n"
+        "try: os.open(sys.argv[1], os.O_NOFOLLOW)\nexcept OSError as error: print(error.errno)\n"
+        "print(len(open(sys.argv[1], 'rb').read()))"
+    )
+    command = [sys.executable, "-c", program, link]
+    expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    options = ["--stage", "--frozen", "--json", summary]
+    done = subprocess.run(
+        [*command_line(tier, link), *options, "--", *command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == expected == f"True\n40\n{FILE_BYTES}\n"
+    assert json.loads(summary.read_text())["run"]["opens_served"] == 1
+
+
 # Reads so many MiB of a file, and waits until the daemon has done with it. It goes from the end to
 # the front: the kernel reads ahead, but nothing beyond the end.
 READ_PART = """
