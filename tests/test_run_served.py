@@ -211,6 +211,28 @@ def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data):
     assert len(daemon.pids()) == 1
 
 
+@pytest.mark.mpi
+def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, data):
+    """And each of them ends as its program ends."""
+    program = [sys.executable, "-c", ROUNDS, data, "2"]
+    launcher = [support.MPIEXEC, *support.MPI_OPTIONS, "-n", "4"]
+    done = subprocess.run(
+        [*launcher, *command_line(tier, data), "--stage", "--", *program],
+        env={**os.environ, **support.MPI_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=support.DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    alone = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert sorted(done.stdout.splitlines()) == sorted(alone.splitlines() * 4)
+    assert done.stderr.count("opens of sources got a copy") == 1
+    assert len(daemon.pids()) == 1
+    assert len(list((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())) == FILES
+
+
 def test_a_program_outlives_the_daemon(daemon, tier, data):
     program = """
 import pathlib, sys
