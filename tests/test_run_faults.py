@@ -439,6 +439,26 @@ def test_errors_of_the_source_are_those_of_the_program(start, mounted, place):
     job.end()
 
 
+@emulator.needs_fuse
+def test_copies_serve_a_source_that_was_mounted_anew(start, mounted, place, sources, monkeypatch):
+    """Its files have another device number then."""
+    server, source = mounted
+    right = expected(source)
+    start(source, place, **STAGED).end()
+    device = source.stat().st_dev
+    runtime, spec = server.socket.parent, source.parent / "fast.toml"
+    with monkeypatch.context() as patch:
+        patch.setenv("FOREBAY_RUNTIME_DIR", str(runtime))
+        server.end()
+        (source.parent / "other").mkdir()
+        pfs.Server.start(sources / "big", [source.parent / "other"], spec=spec)
+        pfs.Server.start(sources / "unchanged", [source], spec=spec)
+    assert source.stat().st_dev != device
+    job = start(source, place)
+    assert job.epoch() == right
+    assert job.end()["opens_served"] == FILES
+
+
 IN_THE_PROGRAM = {
     "clears the environment": "os.execve(sys.executable, [sys.executable, '-c', READ, sys.argv[1]], {})",
     "closes all descriptors": "os.closerange(3, 4096); exec(READ)",
