@@ -233,6 +233,14 @@ def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, d
     assert len(list((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())) == FILES
 
 
+def test_the_daemon_that_a_run_has_started_ends_by_sigterm(daemon, tier, data, monkeypatch):
+    """`forebay run` holds signals back while it starts the daemon."""
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
+    subprocess.run([*command_line(tier, data), "--", "true"], check=True, timeout=support.DEADLINE_S)
+    assert len(daemon.pids()) == 1
+    daemon.kill(signal.SIGTERM)
+
+
 def test_a_program_outlives_the_daemon(daemon, tier, data):
     program = """
 import pathlib, sys
