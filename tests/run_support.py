@@ -39,6 +39,8 @@ class RunSession:
         self.log("stage")
 
     def progress(self):
+        if "loses" in facts:
+            raise StorageError(facts["loses"])
         self.looks += 1
         steps = facts.get("steps", 3)
         done = min(self.looks, steps)

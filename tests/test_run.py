@@ -59,7 +59,8 @@ def alone(command, **options):
 def test_a_program_gets_copies_its_output_and_status_are_the_same(runs, source):
     command = ["sh", "-c", "cat; cat a.bin b.txt; echo problem >&2; exit 3"]
     expected = alone(command, cwd=source, input=b"in")
-    done = runs.run(*command, cwd=source, stdin=b"in")
+    # The first rank of a node would print the summary.
+    done = runs.run(*command, cwd=source, stdin=b"in", env={"SLURM_LOCALID": "1"})
     assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, expected.stderr, 3)
     assert runs.copies.counters()[0]["opened"] >= 2
     assert [one["what"] for one in runs.calls()] == ["open", "finish", "close"]
@@ -312,6 +313,11 @@ def test_staging_comes_first_and_says_how_far_it_is(runs):
     assert (done.stdout, b"/data/x: Permission denied" in done.stderr) == (b"begun\n", True)
 
 
+def test_a_program_runs_if_the_daemon_is_lost_while_files_are_staged(runs):
+    done = runs.run("echo", "begun", options=["--stage"], loses="it has ended")
+    assert (done.stdout, done.returncode, b"it has ended" in done.stderr) == (b"begun\n", 0, True)
+
+
 def test_staging_shows_a_bar_on_a_terminal_and_stops_with_the_job(runs, terminal, tmp_path):
     script = tmp_path / "command"
     command = runs.command("echo", "program", options=["--stage"], steps=30)
@@ -349,7 +355,8 @@ A_LEVEL = {
 
 
 def test_a_summary_goes_to_stderr_of_the_first_rank_of_a_node(runs):
-    assert runs.run("true").stderr == b""
+    unseen = runs.run("true", summary=a_summary(sources=["/data/x"])).stderr.decode()
+    assert ("/data/x" in unseen, "static" in unseen) == (True, True)
     served = a_summary(opens=7, opens_served=5, levels=[A_LEVEL], not_copied={"no_room": 3})
     told = runs.run("true", summary=served).stderr.decode()
     assert "5 of 7 opens" in told

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
 import os
+import platform
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -193,6 +197,87 @@ def test_a_daemon_that_is_killed_costs_no_byte(when, start, daemon, old_source, 
     assert again.end()["differences"] == []
 
 
+def test_a_daemon_that_is_killed_while_files_are_staged_is_followed_by_one_that_stages(
+    start, daemon, sources, place, tmp_path
+):
+    """A file that was just changed keeps the staging waiting for two seconds."""
+    source = tmp_path / "staged"
+    shutil.copytree(sources / "unchanged", source)
+    os.utime(source / "0")
+    right = expected(source)
+    job = start(source, place, **STAGED)
+    support.wait_until(daemon.pids, "the daemon")
+    support.wait_until(lambda: copies()[1] > 0, "staging to begin")
+    daemon.kill()
+    assert job.epoch() == right
+    assert len(daemon.pids()) == 1
+    found = job.end()
+    assert found["opens_served"] == FILES
+
+
+# Numbers of system calls of x86-64 with which a copy is made, and what the daemon makes of it.
+WRITES = {"fallocate": 285, "pwrite64": 18, "sync_file_range": 277}
+
+
+def deny(number):
+    """Let a system call of this process and of all that it starts fail with EIO."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def statement(code, value, if_true=0, if_false=0):
+        return struct.pack("HBBI", code, if_true, if_false, value)
+
+    program = b"".join(
+        (
+            statement(0x20, 0),  # load the number
+            statement(0x15, number, 0, 1),  # is it this one?
+            statement(0x06, 0x00050000 | errno.EIO),
+            statement(0x06, 0x7FFF0000),  # all others are allowed
+        )
+    )
+    kept = ctypes.create_string_buffer(program, len(program))
+    filter_of = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(kept))
+    no_new_privileges, set_seccomp, mode_filter = 38, 22, 2
+    libc.prctl(no_new_privileges, 1, 0, 0, 0)
+    if libc.prctl(set_seccomp, mode_filter, filter_of, 0, 0):
+        os._exit(SKIPPED)
+
+
+SKIPPED = 99
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64")
+@pytest.mark.parametrize("name", WRITES)
+def test_a_tier_that_cannot_be_written_leaves_the_source(name, daemon, tmp_path, old_source, place):
+    json_file = tmp_path / "failed.json"
+    run = words(old_source, place, *reader(old_source), options=("--stage", "--json", str(json_file)))
+    done = subprocess.run(
+        run,
+        input="0\n0\n",
+        capture_output=True,
+        text=True,
+        timeout=support.DEADLINE_S,
+        check=False,
+        preexec_fn=lambda: deny(WRITES[name]),
+    )
+    if done.returncode == SKIPPED:
+        pytest.skip("no seccomp here")
+    assert (done.stdout, done.returncode) == (expected(old_source) * 2, 0), done.stderr
+    found = json.loads(json_file.read_text())
+    if found["run"] is None:
+        # The tier, or the file table, could not be made.
+        assert "Input/output error" in found["notes"][0]
+    else:
+        assert (found["run"]["opens_served"], found["run"]["levels"][0]["copies"]) == (0, 0)
+        assert found["run"]["not_copied"]
+    # Nothing half-copied is left for the next job.
+    daemon.end()
+    again = subprocess.run(
+        run, input="0\n0\n", capture_output=True, text=True, timeout=support.DEADLINE_S, check=True
+    )
+    assert again.stdout == expected(old_source) * 2
+    assert json.loads(json_file.read_text())["run"]["opens_served"] == 2 * FILES
+
+
 def test_a_program_that_is_killed_while_files_are_copied_leaves_no_half_copy(start, sources, place):
     source = sources / "big"
     right = expected(source)
@@ -352,6 +437,26 @@ def test_errors_of_the_source_are_those_of_the_program(start, mounted, place):
     server.clear_faults()
     assert [job.epoch(), job.epoch()] == [right] * 2
     job.end()
+
+
+@emulator.needs_fuse
+def test_copies_serve_a_source_that_was_mounted_anew(start, mounted, place, sources, monkeypatch):
+    """Its files have another device number then."""
+    server, source = mounted
+    right = expected(source)
+    start(source, place, **STAGED).end()
+    device = source.stat().st_dev
+    runtime, spec = server.socket.parent, source.parent / "fast.toml"
+    with monkeypatch.context() as patch:
+        patch.setenv("FOREBAY_RUNTIME_DIR", str(runtime))
+        server.end()
+        (source.parent / "other").mkdir()
+        pfs.Server.start(sources / "big", [source.parent / "other"], spec=spec)
+        pfs.Server.start(sources / "unchanged", [source], spec=spec)
+    assert source.stat().st_dev != device
+    job = start(source, place)
+    assert job.epoch() == right
+    assert job.end()["opens_served"] == FILES
 
 
 IN_THE_PROGRAM = {

@@ -106,6 +106,95 @@ def test_a_staged_source_is_served_from_the_first_open_on(forebay_run, data, opt
     assert run["counters"]["frozen"] == (2 * FILES if "--frozen" in options else 0)
 
 
+def test_a_link_that_is_a_frozen_source_stays_a_link(daemon, tier, data, tmp_path):
+    link, summary = tmp_path / "link", tmp_path / "summary.json"
+    link.symlink_to(data / "1.bin")
+    program = (
+        "import os, stat, sys; print(stat.S_ISLNK(os.lstat(sys.argv[1]).st_mode))\n"
+        "try: os.open(sys.argv[1], os.O_NOFOLLOW)\nexcept OSError as error: print(error.errno)\n"
+        "print(len(open(sys.argv[1], 'rb').read()))"
+    )
+    command = [sys.executable, "-c", program, link]
+    expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    options = ["--stage", "--frozen", "--json", summary]
+    done = subprocess.run(
+        [*command_line(tier, link), *options, "--", *command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == expected == f"True\n40\n{FILE_BYTES}\n"
+    assert json.loads(summary.read_text())["run"]["opens_served"] == 1
+
+
+# Reads so many MiB of a file, and waits until the daemon has done with it. It goes from the end to
+# the front: the kernel reads ahead, but nothing beyond the end.
+READ_PART = """
+import os, sys, time
+from forebay import _native
+file = os.open(sys.argv[1], os.O_RDONLY)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+end = os.fstat(file).st_size
+for number in range(1, int(sys.argv[2]) + 1):
+    os.pread(file, 1 << 20, end - (number << 20))
+def is_done():
+    (run,) = _native.run_usage()
+    return run["copied_files"] or run["not_copied"]
+while not is_done():
+    time.sleep(0.05)
+"""
+LONG_MIB = 25
+
+
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    """A file of which nothing is in the page cache."""
+    path = tmp_path_factory.mktemp("long") / "data" / "long.bin"
+    path.parent.mkdir()
+    path.write_bytes(random.Random(1).randbytes(1 << 20) * LONG_MIB)
+    settle([path.parent])
+    return path
+
+
+def drop_from_memory(path):
+    """Drop a file from the page cache; skip the test where that cannot be."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(descriptor, [bytearray(1)], path.stat().st_size - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+    finally:
+        os.close(descriptor)
+    pytest.skip("the file system keeps files in memory, or does not tell")
+
+
+@pytest.mark.parametrize(
+    ("options", "read_mib", "copied", "fetched_mib"),
+    [
+        # One MiB of 25 is less than 5 %.
+        ((), LONG_MIB - 1, 1, 1),
+        ((), LONG_MIB // 2, 0, 0),
+        (("--fetch", "none"), LONG_MIB - 1, 0, 0),
+        (("--fetch", "none"), LONG_MIB, 1, 0),
+        (("--fetch", "whole"), 0, 1, LONG_MIB),
+    ],
+)
+def test_of_what_no_program_reads_only_a_share_is_read(
+    options, read_mib, copied, fetched_mib, daemon, tier, long_file, tmp_path
+):
+    drop_from_memory(long_file)
+    summary = tmp_path / "summary.json"
+    words = [*command_line(tier, long_file.parent), *options, "--json", summary, "--"]
+    command = [*words, sys.executable, "-c", READ_PART, long_file, str(read_mib)]
+    subprocess.run(command, check=True, timeout=support.DEADLINE_S)
+    run = json.loads(summary.read_text())["run"]
+    assert (run["copied_files"], run["fetched_bytes"]) == (copied, fetched_mib << 20)
+    assert run["not_copied"] == ({} if copied else {"not_in_memory": 1})
+    assert run["asked_bytes"] == LONG_MIB << 20
+
+
 def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
     forebay_run("true", options=["--stage", "--no-keep"])
     files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
@@ -120,6 +209,36 @@ def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data):
     files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
     assert len(list(files.iterdir())) == FILES
     assert len(daemon.pids()) == 1
+
+
+@pytest.mark.mpi
+def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, data):
+    """And each of them ends as its program ends."""
+    program = [sys.executable, "-c", ROUNDS, data, "2"]
+    launcher = [support.MPIEXEC, *support.MPI_OPTIONS, "-n", "4"]
+    done = subprocess.run(
+        [*launcher, *command_line(tier, data), "--stage", "--", *program],
+        env={**os.environ, **support.MPI_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=support.DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    alone = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert sorted(done.stdout.splitlines()) == sorted(alone.splitlines() * 4)
+    assert done.stderr.count("opens of sources got a copy") == 1
+    assert len(daemon.pids()) == 1
+    assert len(list((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())) == FILES
+
+
+def test_the_daemon_that_a_run_has_started_ends_by_sigterm(daemon, tier, data, monkeypatch):
+    """`forebay run` holds signals back while it starts the daemon."""
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
+    subprocess.run([*command_line(tier, data), "--", "true"], check=True, timeout=support.DEADLINE_S)
+    assert len(daemon.pids()) == 1
+    daemon.kill(signal.SIGTERM)
 
 
 def test_a_program_outlives_the_daemon(daemon, tier, data):

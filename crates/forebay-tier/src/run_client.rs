@@ -1,7 +1,8 @@
 //! A process's connection to its run of the tier daemon.
 //!
-//! A thread notices if the daemon dies: it starts another one and opens the run again. Programs go
-//! on meanwhile with the table that they have mapped.
+//! A thread notices if the daemon dies: it starts another one, opens the run again, and asks it to
+//! stage or finish, if that was asked before. Programs go on meanwhile with the table that they
+//! have mapped.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ struct Opened {
     run: u32,
     table: PathBuf,
     warnings: Vec<String>,
+    /// What another daemon has to be asked again.
+    ordered: Vec<RunAction>,
 }
 
 impl RunClient {
@@ -142,9 +145,16 @@ impl Inner {
 
     fn ask(&self, action: RunAction) -> Result<Value, TierError> {
         let mut opened = self.lock();
+        if matches!(action, RunAction::Stage | RunAction::Finish) {
+            opened.ordered.push(action);
+        }
         match ask(&opened, action) {
             Err(TierError::Daemon { .. }) => {
-                *opened = open(&self.daemon, &self.tiers, &self.options)?;
+                let ordered = opened.ordered.clone();
+                *opened = Opened { ordered, ..open(&self.daemon, &self.tiers, &self.options)? };
+                for order in &opened.ordered {
+                    ask(&opened, *order)?;
+                }
                 ask(&opened, action)
             }
             answer => answer,
@@ -180,7 +190,7 @@ fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Res
         Answer::OpenedRun { run, table, warnings } => (run, table, warnings),
         other => return Err(unexpected("open a run", &other)),
     };
-    let opened = Opened { connection, run, table, warnings };
+    let opened = Opened { connection, run, table, warnings, ordered: Vec::new() };
     let begun = Instant::now();
     loop {
         let progress = ask(&opened, RunAction::Progress)?;

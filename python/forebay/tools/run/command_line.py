@@ -101,7 +101,7 @@ def parse(given: Sequence[str]) -> Arguments:
     try:
         found, rest = getopt.getopt(given[:end], "h", [*names, "help"])
     except getopt.GetoptError as error:
-        raise option_error(f"forebay run: {error}", "forebay run --help lists the options") from None
+        raise option_error(str(error), "forebay run --help lists the options") from None
     values: dict[str, Any] = {}
     for name, value in found:
         if name in ("-h", "--help"):
@@ -115,13 +115,13 @@ def parse(given: Sequence[str]) -> Arguments:
             values[flag.field] = value if flag.metavar else True
     if rest:
         raise option_error(
-            f"forebay run: expected -- before the command, found {rest[0]!r}",
+            f"expected -- before the command, found {rest[0]!r}",
             f"write: forebay run [OPTIONS] -- {' '.join(rest)}",
         )
     command = tuple(given[end + 1 :])
     if not command:
         raise option_error(
-            "forebay run: there is no command",
+            "there is no command",
             "write for example: forebay run --tier /scratch/me:200GiB --source DATA -- python train.py",
         )
     return Arguments(**values, command=command)

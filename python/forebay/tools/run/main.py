@@ -96,7 +96,7 @@ class _Run:
             with child.hold_signals() as mask:
                 try:
                     session = self._open()
-                    ended_by = stage(session) if session and self._arguments.stage else None
+                    ended_by = self._stage(session) if session and self._arguments.stage else None
                 except KeyboardInterrupt:
                     ended_by = signal.SIGINT
                 if ended_by is not None:
@@ -126,6 +126,14 @@ class _Run:
         for warning in session.warnings:
             self._note(warning)
         return session
+
+    def _stage(self, session: _native.RunSession) -> int | None:
+        """Copy all sources; return the signal that ended it early."""
+        try:
+            return stage(session)
+        except ForebayError as error:
+            self._note(f"staging: not all files are copied: {error}")
+            return None
 
     def _environment_of_program(
         self, session: _native.RunSession | None, can_preload: bool

@@ -129,7 +129,7 @@ def _tiers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[tuple[
         tiers, is_of_system = resolved["tiers"], "tiers" in resolved.of_system
     if not tiers:
         raise option_error(
-            "forebay run: there is no tier: expected --tier, FOREBAY_TIERS or a configuration file",
+            "there is no tier: expected --tier, FOREBAY_TIERS or a configuration file",
             "write for example --tier /scratch/me:200GiB",
         )
     return tiers, is_of_system
@@ -137,9 +137,7 @@ def _tiers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[tuple[
 
 def _sources(arguments: Arguments) -> tuple[str, ...]:
     if not arguments.sources:
-        raise option_error(
-            "forebay run: there is no source", "name the directory of the data: --source /lustre/data"
-        )
+        raise option_error("there is no source", "name the directory of the data: --source /lustre/data")
     for source in arguments.sources:
         _check_kind(f"--source {source}", source, "a directory or a file", stat.S_ISDIR, stat.S_ISREG)
     # Links stay as the user wrote them.

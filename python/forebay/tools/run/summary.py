@@ -28,12 +28,18 @@ _LISTED = 20
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the summary of a run; nothing if no program opened a source and nothing was copied."""
+    """Return the summary of a run."""
     counters = summary["counters"]
-    if not summary["opens"] and not summary["copied_files"] and not summary["opens_served"]:
-        return []
+    told = []
+    if not summary["opens"]:
+        told.append(
+            f"no program was seen to open a file of {', '.join(summary['sources'])}; static and setuid "
+            f"programs, and direct system calls, are not seen"
+        )
+        if not summary["copied_files"] and not summary["not_copied"]:
+            return told
     served = sum(level["bytes"] for level in summary["levels"])
-    told = [
+    told += [
         f"{summary['opens_served']:,} of {summary['opens']:,} opens of sources got a copy: "
         f"files of {bytes_text(served)} kept off the source"
     ]

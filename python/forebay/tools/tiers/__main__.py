@@ -41,6 +41,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
+    # Who starts it may hold signals back, as `forebay run` does.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     from forebay import _native
     from forebay._core import ForebayError
 

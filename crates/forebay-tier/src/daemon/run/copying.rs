@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,6 +43,7 @@ impl Copying {
         file: SourceFile,
         copy: NewCopy,
         is_staged: bool,
+        residency: Residency,
     ) -> Result<Self, (io::Error, NewCopy)> {
         let blocks = file.identity.bytes.div_ceil(BLOCK_BYTES) as usize;
         let now = Instant::now();
@@ -60,7 +61,7 @@ impl Copying {
             progressed: now,
             is_handed: false,
             is_staged,
-            residency: Residency::NoWait,
+            residency,
             sums: vec![None; blocks],
             missing: blocks,
         })
@@ -93,12 +94,12 @@ impl Copying {
     }
 
     /// Copies blocks that programs have read; their bytes.
-    pub(super) fn follow(&mut self, path: &Path, memory: &mut [u8]) -> Result<u64, CopyProblem> {
+    pub(super) fn follow(&mut self, memory: &mut [u8]) -> Result<u64, CopyProblem> {
         let mut copied = 0;
         for block in self.missing().into_iter().take(BLOCKS_AT_ONCE) {
             let (offset, length) = extent(block, self.bytes());
             let into = &mut memory[..length];
-            let is_read = self.residency.read(self.source.as_fd(), path, offset, into);
+            let is_read = self.residency.read(self.source.as_fd(), offset, into);
             if !is_read.map_err(|_| CopyProblem::Source)? {
                 if self.residency == Residency::Unknown {
                     break;

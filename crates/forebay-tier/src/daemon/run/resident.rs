@@ -1,7 +1,9 @@
 //! Reads what is in the page cache, and nothing else: copies follow the reads of programs.
 //!
-//! Where the file system takes `RWF_NOWAIT`, such a read tells. Else mincore(2) does, which tells
-//! the truth only to those who own or may write a file. Else nothing is known.
+//! mincore(2) tells what is there, but the truth only to those who own or may write a file. For
+//! others a read with `RWF_NOWAIT` tells, where the file system takes it. Since Linux 5.10 such a
+//! read that fails starts to read ahead, so with `--fetch none` it is not tried. Else nothing is
+//! known.
 
 use std::ffi::c_void;
 use std::io;
@@ -13,33 +15,35 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::blocks::read_all;
+use crate::run_options::Fetch;
 
 /// How it is found out whether bytes of a file are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Residency {
-    /// By reads that do not wait.
-    NoWait,
     /// By mincore(2).
     Mincore,
+    /// By reads that do not wait. They may bring more into memory.
+    NoWait,
     /// It is not.
     Unknown,
 }
 
 impl Residency {
+    /// The best way for a file.
+    pub(super) fn of(file: BorrowedFd<'_>, path: &Path, fetch: Fetch) -> Self {
+        match fetch {
+            _ if is_told_the_truth(file, path) => Self::Mincore,
+            Fetch::None => Self::Unknown,
+            Fetch::Follow | Fetch::Whole => Self::NoWait,
+        }
+    }
+
     /// Reads `into` from `offset` on if all of it is in memory; else `false`.
-    pub(super) fn read(
-        &mut self,
-        file: BorrowedFd<'_>,
-        path: &Path,
-        offset: u64,
-        into: &mut [u8],
-    ) -> io::Result<bool> {
+    pub(super) fn read(&mut self, file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<bool> {
         if *self == Self::NoWait {
             match read_without_waiting(file, offset, into) {
                 Ok(is_read) => return Ok(is_read),
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                    *self = if is_told_the_truth(file, path) { Self::Mincore } else { Self::Unknown };
-                }
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => *self = Self::Unknown,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -110,13 +114,31 @@ mod tests {
             let mut into = vec![0; 1 << 16];
             let mut residency = way;
             fs::read(&path).unwrap();
-            assert!(residency.read(file.as_fd(), &path, 1 << 16, &mut into).unwrap());
+            assert!(residency.read(file.as_fd(), 1 << 16, &mut into).unwrap());
             assert_eq!(into, bytes[1 << 16..1 << 17]);
             assert_eq!(residency, way);
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-            assert!(!residency.read(file.as_fd(), &path, 0, &mut into).unwrap());
+            assert!(!residency.read(file.as_fd(), 0, &mut into).unwrap());
         }
         let mut unknown = Residency::Unknown;
-        assert!(!unknown.read(file.as_fd(), &path, 0, &mut [0; 10]).unwrap());
+        assert!(!unknown.read(file.as_fd(), 0, &mut [0; 10]).unwrap());
+    }
+
+    #[test]
+    fn looking_at_an_own_file_brings_nothing_of_it_into_memory() {
+        let place = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        let path = place.path().join("x");
+        fs::write(&path, vec![1; 1 << 18]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        for fetch in [Fetch::Follow, Fetch::None, Fetch::Whole] {
+            let mut residency = Residency::of(file.as_fd(), &path, fetch);
+            assert_eq!(residency, Residency::Mincore);
+            for _ in 0..3 {
+                assert!(!residency.read(file.as_fd(), 0, &mut vec![0; 1 << 16]).unwrap());
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
     }
 }

@@ -36,8 +36,9 @@ impl TableFile {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, layout.bytes() as u64)?;
             Ok((file, layout))
         };
-        let (file, layout) = make().map_err(failed)?;
-        Ok(Self { map: Map::file(&file)?, layout })
+        let mapped = make().map_err(failed).and_then(|(file, layout)| Ok((Map::file(&file)?, layout)));
+        let (map, layout) = mapped.inspect_err(|_| _ = fs::remove_file(&draft))?;
+        Ok(Self { map, layout })
     }
 
     /// Puts the file that was made for a path in its place. The table that was there is retired,

@@ -70,8 +70,8 @@ struct Root {
     id: RootId,
     /// Canonical.
     path: PathBuf,
-    /// As the user wrote it.
-    written: PathBuf,
+    /// As the user wrote it; none for a link to a file, which is another file than its target.
+    written: Option<PathBuf>,
     device: u64,
 }
 
@@ -152,7 +152,9 @@ impl Worker {
                 use std::os::unix::fs::MetadataExt;
                 path.metadata().map_err(failed())?.dev()
             };
-            found.push((path, written.clone(), device));
+            let is_link = written.symlink_metadata().map_err(failed())?.is_symlink();
+            let written = (path.is_dir() || !is_link).then(|| written.clone());
+            found.push((path, written, device));
         }
         let copiers =
             Copiers::start(&shared.orders.end).map_err(TierError::io("", "start the threads of a run"))?;
@@ -367,7 +369,8 @@ impl Worker {
     fn publish(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let root = &self.roots[entry.root];
-        let path = self.shared.options.frozen.then(|| below(&root.written, &entry.path));
+        let written = root.written.as_ref().filter(|_| self.shared.options.frozen);
+        let path = written.map(|written| below(written, &entry.path));
         let added = table.add(&entry.file, path.as_ref().map(|path| path.as_os_str().as_bytes()));
         let added = added.and_then(|record| {
             entry.record = record;
@@ -633,7 +636,8 @@ impl Worker {
         if !wanted.is_staged {
             self.shared.counts.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged) {
+        let residency = Residency::of(source.as_fd(), &wanted.path, fetch);
+        match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged, residency) {
             Ok(copying) => {
                 self.copying.insert(key, copying);
                 self.order.push_back(key);
@@ -677,8 +681,7 @@ impl Worker {
             let Some(copying) = self.copying.get_mut(&key).filter(|copying| !copying.is_handed) else {
                 continue;
             };
-            let path = below(&self.roots[copying.root].path, &copying.path);
-            match copying.follow(&path, &mut self.memory) {
+            match copying.follow(&mut self.memory) {
                 Ok(bytes) => {
                     acts |= bytes > 0;
                     self.shared.counts.followed_bytes.fetch_add(bytes, Ordering::Relaxed);
