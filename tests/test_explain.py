@@ -16,6 +16,7 @@ from forebay.config import (
     Given,
     GroupSize,
     Index,
+    Locality,
     Memory,
     NoCopies,
     Now,
@@ -62,6 +63,7 @@ PLAIN = Config(
         allowed_ranks=(1, 2, 4, 8),
         group_samples=40,
         group_window=16,
+        local=None,
         shuffle_quality=QUALITY,
     ),
     index=Index(source="sidecar"),
@@ -118,6 +120,7 @@ SEQUENTIAL = replace(
         NO_BOUND, order_entropy=None, same_group_pairs=None, full_shuffle_same_group_pairs=None
     ),
 )
+LOCAL = Locality(pool_steps=1, nodes=4, local_share=0.957, held_share=0.25, units=1152, unit_bytes=8 * MIB)
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 
 TIERS = Tiers(
@@ -166,6 +169,18 @@ CASES = {
     "tiers-for-a-source-in-memory": replace(
         PLAIN,
         tiers=replace(TIERS, copies=False, no_copies=NoCopies(reason="source_in_memory", pays_from=None)),
+    ),
+    "local-shuffle": replace(PLAIN, order=replace(SEQUENTIAL, kind="local-shuffle", local=LOCAL)),
+    "local-shuffle-in-pools": replace(
+        PLAIN, order=replace(SEQUENTIAL, kind="local-shuffle", local=replace(LOCAL, pool_steps=8))
+    ),
+    "local-shuffle-on-one-node": replace(
+        PLAIN,
+        order=replace(
+            SEQUENTIAL,
+            kind="local-shuffle",
+            local=Locality(pool_steps=1, nodes=1, local_share=1.0, held_share=1.0),
+        ),
     ),
     "mapped": replace(
         PLAIN,

@@ -126,6 +126,16 @@ def test_a_job_whose_nodes_do_not_reach_each_other_goes_on_with_one_warning(monk
     assert f"rank {1 - rank}" in str(warning.message)
 
 
+def test_nodes_that_are_not_linked_cannot_share_out_the_data(monkeypatch, records):
+    for key, value in by_torchrun(0, 2, 1, job=next(_jobs)).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(tcp, "JOIN_WITHIN_S", 0.3)
+    with pytest.warns(RuntimeWarning, match="rank 1"), pytest.raises(forebay.OptionError) as raised:
+        forebay.Loader(records, 5, memory="32MiB", order="local-shuffle")
+    assert "not linked" in str(raised.value)
+    assert 'order="shuffle"' in str(raised.value)
+
+
 def test_a_launcher_that_says_where_rank_0_is_and_emulated_nodes_are_read():
     found = identify("auto", 5, by_torchrun(3, 4, 2) | {"FOREBAY_NODE": "b"})
     assert (found.node, found.address, found.local_ranks) == ("b", "127.0.0.1", (2, 3))

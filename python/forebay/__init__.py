@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StorageTimeout,
     )
     from forebay.loader import Loader
-    from forebay.options import Group, Strategy, Tier
+    from forebay.options import Group, LocalShuffle, Strategy, Tier
 
     __version__: str
 
@@ -41,6 +41,7 @@ __all__ = [
     "FormatError",
     "Group",
     "Loader",
+    "LocalShuffle",
     "MemoryLimitError",
     "OptionError",
     "PeerLostError",
@@ -63,6 +64,7 @@ _HOMES = {
     "FormatError": "errors",
     "Group": "options",
     "Loader": "loader",
+    "LocalShuffle": "options",
     "MemoryLimitError": "errors",
     "OptionError": "errors",
     "PeerLostError": "errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, EpochForecast, NoCopies, ShuffleQuality, Tiers
+from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Tiers
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -59,7 +59,9 @@ def _given(config: Config) -> Iterator[str]:
 
 def _order(config: Config) -> Iterator[str]:
     order = config.order
-    if order.group_samples is None:
+    if order.local is not None:
+        yield f"order: {order.kind}{_locality(order.local)}"
+    elif order.group_samples is None:
         yield f"order: {order.kind}"
     else:
         ranks = ", ".join(map(str, order.allowed_ranks))
@@ -70,6 +72,21 @@ def _order(config: Config) -> Iterator[str]:
     if order.epochs is not None:
         yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
     yield from _shuffle_quality(config, order.shuffle_quality)
+
+
+def _locality(local: Locality) -> str:
+    if local.nodes == 1:
+        return ", which on one node is shuffle"
+    dealt = (
+        "each step has the samples of shuffle"
+        if local.pool_steps == 1
+        else f"each {local.pool_steps} steps together have the samples of shuffle"
+    )
+    moved = 1 - local.local_share
+    return (
+        f"; {dealt}, each on a node that holds it: {_share(local.local_share)} of a node's samples are of its own share. "
+        f"The other {_share(moved)} even out the ranks, as random samples are not spread evenly over the {local.nodes} nodes"
+    )
 
 
 def _shuffle_quality(config: Config, quality: ShuffleQuality) -> Iterator[str]:
@@ -220,7 +237,8 @@ def _no_copies(config: Config, tiers: Tiers, why: NoCopies) -> str:
         found = "no epochs=" if order.epochs is None else f"epochs={order.epochs}"
         text += f" (they save from epochs={why.pays_from} on, found {found})"
     better = "larger groups give" if order.kind == "group" else 'order="group" gives'
-    return f"{text}; {better} each node whole chunks"
+    local = '; with order="local-shuffle" each node reads its own share' if order.kind == "shuffle" else ""
+    return f"{text}; {better} each node whole chunks{local}"
 
 
 # How epochs of a loader are called, the first first.

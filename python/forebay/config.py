@@ -21,6 +21,7 @@ __all__ = [
     "Given",
     "GroupSize",
     "Index",
+    "Locality",
     "Memory",
     "NoCopies",
     "Now",
@@ -91,11 +92,30 @@ class ShuffleQuality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Locality:
+    """How the order ``local-shuffle`` gives samples to the nodes that hold them."""
+
+    pool_steps: int
+    """Steps whose samples are dealt together."""
+    nodes: int
+    """Nodes that share the data set."""
+    local_share: float
+    """Expected share (0 to 1) of a node's samples that are of its own share of the data set."""
+    held_share: float
+    """Share (0 to 1) of the data set's samples that this node holds."""
+    units: int | None = None
+    """Runs of samples that are shared out; None on one node."""
+    unit_bytes: int | None = None
+    """About the length of a unit [bytes]; None on one node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
 
     kind: str
-    """``group``, ``sequential``, ``contiguous``, ``shuffle``, or ``given`` for a function."""
+    """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``, or ``given`` for a
+    function."""
     steps: int
     """Steps of an epoch."""
     global_batch: int
@@ -110,6 +130,8 @@ class Order:
     """Samples per group of the order ``group``."""
     group_window: int | None
     """Groups per window of the order ``group``."""
+    local: Locality | None
+    """How the order ``local-shuffle`` gives samples to nodes."""
     shuffle_quality: ShuffleQuality
     """How well the order shuffles."""
 
@@ -345,7 +367,12 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
         },
         data=Data(**data | {"fields": {name: (dtype, shape) for name, dtype, shape in data["fields"]}}),
         order=Order(
-            **order | {"allowed_ranks": tuple(order["allowed_ranks"]), "shuffle_quality": quality},
+            **order
+            | {
+                "allowed_ranks": tuple(order["allowed_ranks"]),
+                "local": Locality(**order["local"]) if order["local"] is not None else None,
+                "shuffle_quality": quality,
+            },
         ),
         index=Index(**found["index"]),
         reading=Reading(**found["reading"]),

@@ -39,6 +39,7 @@ from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
     Group,
+    LocalShuffle,
     Strategy,
     Tier,
     check_stagger,
@@ -102,8 +103,8 @@ class Loader:
         Samples per rank and step.
     global_batch : int
         Samples per step of all ranks together, instead of ``batch_size``.
-    order : {"group", "sequential", "contiguous", "shuffle"}, Group or function
-        Which sample stands at which position of an epoch. A function takes the epoch and returns
+    order : str, Group, LocalShuffle or function
+        ``"group"``, ``"sequential"``, ``"contiguous"``, ``"shuffle"`` or ``"local-shuffle"``: which sample stands at which position of an epoch. A function takes the epoch and returns
         all sample ids: a one-dimensional array of integers, the same on every rank. Default
         ``"group"``.
     name : str
@@ -177,7 +178,7 @@ class Loader:
         batch_size: int | None = None,
         *,
         global_batch: int | None = None,
-        order: str | Group | OrderFunction | None = None,
+        order: str | Group | LocalShuffle | OrderFunction | None = None,
         name: str | None = None,
         seed: int | None = None,
         world: str | World | None = None,
@@ -238,15 +239,16 @@ class Loader:
     def _open_channel(self) -> Channel | None:
         return open_channel(self._rank_info, self.name, self._options["timeout"])
 
-    def _order_facts(self, order: str | Group | OrderFunction) -> dict[str, Any]:
+    def _order_facts(self, order: str | Group | LocalShuffle | OrderFunction) -> dict[str, Any]:
+        facts = {"samples": None, "window": None, "lanes": None, "steps": None}
         if isinstance(order, str):
-            order = Group() if order == "group" else order
+            return {"kind": order, **facts}
         if isinstance(order, Group):
-            return {"kind": "group", "samples": order.samples, "window": order.window, "lanes": order.lanes}
-        if isinstance(order, str):
-            return {"kind": order, "samples": None, "window": None, "lanes": None}
+            return {"kind": "group", **facts, **asdict(order)}
+        if isinstance(order, LocalShuffle):
+            return {"kind": "local-shuffle", **facts, **asdict(order)}
         self._order_function = order
-        return {"kind": "given", "samples": None, "window": None, "lanes": None}
+        return {"kind": "given", **facts}
 
     def _make_engine(self, channel: Channel | None) -> _native.Engine:
         rank_info = self._rank_info

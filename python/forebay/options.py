@@ -28,7 +28,17 @@ from typing import Any, TypeVar
 from forebay import _native
 from forebay._core import OptionError, option_error
 
-__all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "Tier", "parse_bytes", "resolve"]
+__all__ = [
+    "OPTIONS",
+    "Group",
+    "LocalShuffle",
+    "Option",
+    "Resolved",
+    "Strategy",
+    "Tier",
+    "parse_bytes",
+    "resolve",
+]
 
 ORDERS, LASTS, BAD_SAMPLES = (tuple(_native.option_words(name)) for name in ("order", "last", "bad_samples"))
 PER_NODE = "per_node"
@@ -177,6 +187,30 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalShuffle:
+    """The order ``local-shuffle``: a full shuffle whose samples go to nodes that hold them.
+
+    Parameters
+    ----------
+    steps : int, optional
+        Steps whose samples are dealt together. With 1, the default, each global batch has the
+        samples of ``shuffle``. More steps let more samples stay on their nodes, and shuffle less:
+        the samples of so many steps are those of ``shuffle``, and the nodes decide which step gets
+        them (docs/orders.md).
+
+    Raises
+    ------
+    OptionError
+        If the number is not an integer of at least 1.
+    """
+
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How samples get from storage into batches; it never changes which samples a batch holds.
 
@@ -242,7 +276,7 @@ class Strategy:
         _native.check_strategy(json.dumps(asdict(self)))
 
 
-def _check_fields(one: Group | Strategy, prefix: str) -> None:
+def _check_fields(one: Group | LocalShuffle | Strategy, prefix: str) -> None:
     """Convert and check the parameters; None is not given where it is the default."""
     for field in fields(one):
         value = _number(given) if not isinstance(given := getattr(one, field.name), str) else given
@@ -301,7 +335,10 @@ class Tier:
         }
 
 
-_Kind = TypeVar("_Kind", Group, Strategy)
+_Kind = TypeVar("_Kind", bound=Group | LocalShuffle | Strategy)
+
+# The orders that have parameters.
+_ORDER_KINDS: Mapping[str, type[Group | LocalShuffle]] = {"group": Group, "local-shuffle": LocalShuffle}
 
 
 def parse_bytes(name: str, value: object) -> int:
@@ -339,7 +376,7 @@ def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
     return lambda name, value: _choice(name, value, valid)
 
 
-def _details(origin: str, text: str, kind: type[Group | Strategy]) -> dict[str, Any]:
+def _details(origin: str, text: str, kind: type[Group | LocalShuffle | Strategy]) -> dict[str, Any]:
     """Read ``key=value,key=value``."""
     parts = [part.partition("=") for part in filter(None, text.split(","))]
     _check_keys(origin, [key for key, _, _ in parts], kind)
@@ -347,7 +384,7 @@ def _details(origin: str, text: str, kind: type[Group | Strategy]) -> dict[str, 
 
 
 def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
-    """Make a group order or a strategy from parameters that came from ``origin``."""
+    """Make an order or a strategy from parameters that came from ``origin``."""
     try:
         return kind(**details)
     except OptionError as error:
@@ -356,22 +393,25 @@ def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
         raise option_error(f"{origin}: {error}") from error
 
 
-def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
-    """Accept a name, a `Group`, a function, ``group:samples=512,window=4``, or a TOML table."""
-    if isinstance(value, Group) or callable(value):
+def _order(name: str, value: object) -> str | Group | LocalShuffle | Callable[[int], Any]:
+    """Accept a name, an order, a function, ``group:samples=512,window=4``, or a TOML table."""
+    if isinstance(value, Group | LocalShuffle) or callable(value):
         return value
     if isinstance(value, Mapping):
         details = dict(value)
         kind = details.pop("kind", "group")
-        if details and kind == "group":
-            _check_keys(name, details, Group)
-            return _make(name, Group, details)
+        if details and kind in _ORDER_KINDS:
+            _check_keys(name, details, _ORDER_KINDS[kind])
+            return _make(name, _ORDER_KINDS[kind], details)
         value = kind
-    if isinstance(value, str) and value.startswith("group:"):
-        return _make(name, Group, _details(name, value.removeprefix("group:"), Group))
+    if isinstance(value, str) and ":" in value:
+        kind, _, text = value.partition(":")
+        if kind in _ORDER_KINDS:
+            return _make(name, _ORDER_KINDS[kind], _details(name, text, _ORDER_KINDS[kind]))
     if value not in ORDERS:
         raise option_error(
-            f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...) or a function of the epoch; found {value!r}"
+            f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...), forebay.LocalShuffle(...) or a function of "
+            f"the epoch; found {value!r}"
         )
     return str(value)
 
@@ -391,7 +431,7 @@ def _strategy(name: str, value: object) -> Strategy:
     return _make(name, Strategy, {**PRESETS[_choice(name, value, STRATEGIES)], **details})
 
 
-def _check_keys(name: str, found: Iterable[str], kind: type[Group | Strategy]) -> None:
+def _check_keys(name: str, found: Iterable[str], kind: type[Group | LocalShuffle | Strategy]) -> None:
     for key in found:
         _choice(name, key, tuple(field.name for field in fields(kind)))
 

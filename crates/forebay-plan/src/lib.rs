@@ -13,7 +13,8 @@
 //!   be decoded.
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
-//! - `node_shares`: which samples each node of a job holds ([`NodeShares`]).
+//! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
+//!   chunks ([`ChunkSet`]).
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -26,11 +27,13 @@
 //! that is what replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
+mod chunk_set;
 pub mod config;
 mod convergence;
 mod copies;
 mod decode_plan;
 mod group;
+mod ln_factorial;
 mod local_shuffle;
 mod node_reads;
 mod node_shares;
@@ -47,6 +50,7 @@ mod state;
 mod strategy;
 mod tier_forecast;
 
+pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
 pub use node_reads::NodeReads;

@@ -21,52 +21,53 @@ use std::ops::Range;
 use forebay_types::{Rank, SampleId};
 
 use crate::node_shares::NodeShares;
-use crate::order::Order;
 
-/// The samples of a pool of steps, by node.
+/// The samples of a pool of steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     epoch: u64,
     steps: Range<u64>,
-    /// The samples of each node, by position.
-    nodes: Vec<Vec<SampleId>>,
+    /// W.
+    ranks: usize,
+    /// Where the samples of each step and rank begin, and the end of the last.
+    starts: Vec<usize>,
+    /// Samples, step after step and rank after rank.
+    samples: Vec<SampleId>,
 }
 
 impl Pool {
-    /// Steps of `epoch` to the nodes of `shares`. `sample_at` is the shuffle of the epoch.
-    pub(crate) fn new(
-        order: &Order,
+    /// Deals `samples`, those of `shuffle` from the first of `steps` on, to the nodes of `shares`.
+    /// `taken` says how many samples a rank takes in a step.
+    pub(crate) fn deal(
         shares: &NodeShares,
         epoch: u64,
         steps: Range<u64>,
-        sample_at: impl Fn(u64) -> u64,
+        samples: impl Iterator<Item = SampleId>,
+        taken: impl Fn(u64, Rank) -> u64,
     ) -> Self {
-        let taken = |ranks: &[Rank]| -> usize {
-            steps.clone().map(|step| taken_by(order, epoch, step, ranks) as usize).sum()
-        };
-        let rooms: Vec<usize> = shares.nodes().map(taken).collect();
-        let mut nodes: Vec<Vec<(u64, SampleId)>> =
-            rooms.iter().map(|room| Vec::with_capacity(*room)).collect();
-        let mut surplus = Vec::new();
-        let first = steps.start * order.global_batch();
-        for position in first..first + rooms.iter().sum::<usize>() as u64 {
-            let sample = SampleId(sample_at(position % order.spec().samples));
-            let node = shares.node_of(sample);
-            if nodes[node].len() < rooms[node] {
-                nodes[node].push((position, sample));
-            } else {
-                surplus.push((position, sample));
+        let ranks = shares.ranks() as usize;
+        let mut starts = vec![0];
+        let mut rooms = vec![0; shares.nodes().len()];
+        for step in steps.clone() {
+            for rank in (0..ranks as u32).map(Rank) {
+                let count = taken(step, rank) as usize;
+                starts.push(starts[starts.len() - 1] + count);
+                rooms[shares.node_of_rank(rank)] += count;
             }
         }
-        let mut surplus = surplus.into_iter();
-        let fill = |(mut samples, room): (Vec<(u64, SampleId)>, &usize)| {
-            let missing = room - samples.len();
-            samples.extend(surplus.by_ref().take(missing));
-            samples.sort_unstable_by_key(|(position, _)| *position);
-            samples.into_iter().map(|(_, sample)| sample).collect()
-        };
-        let nodes = nodes.into_iter().zip(&rooms).map(fill).collect();
-        Self { epoch, steps, nodes }
+        let count = starts[starts.len() - 1];
+        let mut of_nodes = split(shares, samples.take(count), &rooms);
+        let mut dealt = vec![SampleId(0); count];
+        for step in 0..(steps.end - steps.start) as usize {
+            for (node, ranks_of_node) in shares.nodes().enumerate() {
+                for rank in ranks_of_node {
+                    let place = step * ranks + rank.0 as usize;
+                    let slots = dealt[starts[place]..starts[place + 1]].iter_mut();
+                    slots.zip(&mut of_nodes[node]).for_each(|(slot, sample)| *slot = sample);
+                }
+            }
+        }
+        Self { epoch, steps, ranks, starts, samples: dealt }
     }
 
     /// Whether the pool has this step.
@@ -75,18 +76,35 @@ impl Pool {
     }
 
     /// The samples of a rank in one step of the pool.
-    pub(crate) fn samples(&self, order: &Order, shares: &NodeShares, step: u64, rank: Rank) -> &[SampleId] {
-        let node = shares.node_of_rank(rank);
-        let Some(ranks) = shares.nodes().nth(node) else { return &[] };
-        let ranks_before = ranks.iter().position(|other| *other == rank).unwrap_or_default();
-        let taken = |step, ranks| taken_by(order, self.epoch, step, ranks) as usize;
-        let steps_before: usize = (self.steps.start..step).map(|step| taken(step, ranks)).sum();
-        let start = steps_before + taken(step, &ranks[..ranks_before]);
-        &self.nodes[node][start..start + taken(step, &[rank])]
+    pub(crate) fn samples(&self, step: u64, rank: Rank) -> &[SampleId] {
+        let place = (step - self.steps.start) as usize * self.ranks + rank.0 as usize;
+        &self.samples[self.starts[place]..self.starts[place + 1]]
     }
 }
 
-/// Samples that these ranks take in a step.
-fn taken_by(order: &Order, epoch: u64, step: u64, ranks: &[Rank]) -> u64 {
-    ranks.iter().map(|rank| order.run(epoch, step, *rank).count).sum()
+/// The samples of each node, in the order of their positions: its own, up to its room, and what it
+/// lacks from the surplus of the others.
+fn split(
+    shares: &NodeShares,
+    samples: impl Iterator<Item = SampleId>,
+    rooms: &[usize],
+) -> Vec<std::vec::IntoIter<SampleId>> {
+    let mut nodes: Vec<Vec<(usize, SampleId)>> = rooms.iter().map(|room| Vec::with_capacity(*room)).collect();
+    let mut surplus = Vec::new();
+    for (position, sample) in samples.enumerate() {
+        let node = shares.node_of(sample);
+        if nodes[node].len() < rooms[node] {
+            nodes[node].push((position, sample));
+        } else {
+            surplus.push((position, sample));
+        }
+    }
+    let mut surplus = surplus.into_iter();
+    let fill = |(mut samples, room): (Vec<(usize, SampleId)>, &usize)| {
+        let missing = room - samples.len();
+        samples.extend(surplus.by_ref().take(missing));
+        samples.sort_unstable_by_key(|(position, _)| *position);
+        samples.into_iter().map(|(_, sample)| sample).collect::<Vec<_>>().into_iter()
+    };
+    nodes.into_iter().zip(rooms).map(fill).collect()
 }

@@ -64,7 +64,7 @@ pub struct NodeReads {
     pub fetched: f64,
     /// Whether a node reads the same bytes in each epoch.
     pub repeats: bool,
-    /// m, share of the bytes that it reads besides, others in each epoch.
+    /// m, share of the bytes read that are of other nodes' shares, others in each epoch.
     pub moved: f64,
     /// Mean bytes of a sample.
     pub sample_bytes: f64,
@@ -72,8 +72,8 @@ pub struct NodeReads {
 
 impl NodeReads {
     /// What each of `nodes` nodes with the same number of ranks reads in an order, at
-    /// `mean_sample_bytes` per sample. Runs are taken as not aligned. Where `local-shuffle` does not
-    /// know what the nodes hold, they hold equal shares in units of 1 MiB.
+    /// `mean_sample_bytes` per sample. Runs are taken as not aligned. Where the order
+    /// `local-shuffle` does not know what the nodes hold, they hold equal shares in units of 1 MiB.
     #[must_use]
     pub fn of(order: &Order, nodes: u64, mean_sample_bytes: f64) -> Self {
         let spec = order.spec();
@@ -112,20 +112,41 @@ impl NodeReads {
         let segment = segment_samples as f64 / samples;
         let nodes = self.nodes as f64;
         let samples_of_gap = (gap_bytes as f64 / self.sample_bytes) as i32;
-        let (chosen, longest, alone_bytes, aligned_bytes) = match order.kind() {
-            Kind::Shuffle => {
-                (segment.min(1.0 / nodes), samples_of_gap, self.sample_bytes, self.aligned_bytes)
-            }
-            Kind::LocalShuffle { .. } => ((segment * nodes).min(1.0), samples_of_gap, self.sample_bytes, 1),
-            Kind::Group { .. } => (0.0, 0, self.run_bytes, self.aligned_bytes),
-            // Their runs are as long as a step at least.
-            Kind::Sequential | Kind::Contiguous | Kind::Given => return self,
+        // What reads fetch for a byte that they need, where they need each sample with probability
+        // `chosen`.
+        let fetched = |chosen: f64, longest: i32, alone_bytes: f64, aligned_bytes: u64| {
+            let other = 1.0 - chosen;
+            let in_gaps: f64 = (1..=longest).map(|gap| f64::from(gap) * chosen * other.powi(gap)).sum();
+            let ends = other.powi(longest + 1);
+            let of_page = (page_bytes - aligned_bytes.min(page_bytes)) as f64;
+            1.0 + in_gaps + ends * of_page / alone_bytes
         };
-        let other = 1.0 - chosen;
-        let in_gaps: f64 = (1..=longest).map(|gap| f64::from(gap) * chosen * other.powi(gap)).sum();
-        let ends = other.powi(longest + 1);
-        let of_page = (page_bytes - aligned_bytes.min(page_bytes)) as f64;
-        Self { fetched: 1.0 + in_gaps + ends * of_page / alone_bytes, ..self }
+        match order.kind() {
+            Kind::Shuffle => {
+                let chosen = segment.min(1.0 / nodes);
+                Self {
+                    fetched: fetched(chosen, samples_of_gap, self.sample_bytes, self.aligned_bytes),
+                    ..self
+                }
+            }
+            Kind::LocalShuffle { .. } => {
+                let own = fetched((segment * nodes).min(1.0), samples_of_gap, self.sample_bytes, 1);
+                let of_others = nodes / (nodes - 1.0).max(1.0);
+                let moved = fetched(
+                    (self.moved * segment * of_others).min(1.0),
+                    samples_of_gap,
+                    self.sample_bytes,
+                    1,
+                );
+                let fetched = (1.0 - self.moved) * own + self.moved * moved;
+                Self { fetched, moved: self.moved * moved / fetched, ..self }
+            }
+            Kind::Group { .. } => {
+                Self { fetched: fetched(0.0, 0, self.run_bytes, self.aligned_bytes), ..self }
+            }
+            // Their runs are as long as a step at least.
+            Kind::Sequential | Kind::Contiguous | Kind::Given => self,
+        }
     }
 
     /// The same, where runs start at multiples of `aligned_bytes`.

@@ -17,8 +17,8 @@
 use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
+use crate::ln_factorial::ln_factorial;
 use crate::permutation::{Key, Purpose};
-use crate::shuffle_quality::ln_factorial;
 
 /// Most nodes: their numbers are 16-bit words.
 const MAX_NODES: usize = 1 << 16;
@@ -184,7 +184,8 @@ impl NodeShares {
         surplus.sum::<f64>() / drawn.max(1) as f64
     }
 
-    /// [`NodeShares::moved`] of `nodes` nodes that hold and take the same of `global_batch` samples.
+    /// [`NodeShares::moved`] of `nodes` nodes that hold the same, and take the same of each
+    /// `global_batch` samples.
     #[must_use]
     pub fn moved_of_equal(samples: u64, nodes: u64, global_batch: u64) -> f64 {
         let (nodes, drawn) = (nodes.max(1), global_batch.min(samples));

@@ -209,12 +209,10 @@ fn pool_demands(
         let (epoch, in_epoch) = (absolute / per_epoch, absolute % per_epoch);
         let pool = match pool {
             Some(pool) if pool.has(epoch, in_epoch) => pool,
-            _ => pool.insert(Pool::new(order, shares, epoch, order.pool(in_epoch), |position| {
-                permutation.at(position)
-            })),
+            _ => pool.insert(order.deal_pool(shares, permutation, epoch, in_epoch)),
         };
         for (local_rank, rank) in (0..).zip(node_ranks) {
-            let samples = pool.samples(order, shares, in_epoch, *rank);
+            let samples = pool.samples(in_epoch, *rank);
             demands.extend((0..).zip(samples).map(|(slot, sample)| Demand {
                 sample: *sample,
                 local_rank,

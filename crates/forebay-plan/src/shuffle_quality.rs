@@ -13,15 +13,16 @@
 //!
 //! Where the order `local-shuffle` deals the samples of K steps together, each step takes g of a
 //! node that has 1/W of the ranks, instead of any. Of the (K·G)! / (G!)^K ways to cut a pool into
-//! steps, the product of (K·g)! / (g!)^K over the nodes is left. The logarithm of the rest, for each
-//! pool, is missing in H. A group is a unit of the nodes' shares (`node_shares`), and a node a lane
-//! of them: P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (N/W−1).
+//! steps, the product of (K·g)! / (g!)^K over the nodes is left. The logarithm of the rest, for
+//! each pool, is missing in H. A group is a unit of the nodes' shares (`node_shares`), and a node a
+//! lane of them: P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (N/W−1).
 //!
 //! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G
 //! global batch.
 
 use serde::{Deserialize, Serialize};
 
+use crate::ln_factorial::ln_factorial;
 use crate::node_shares::NodeShares;
 
 /// The shuffle quality of an order.
@@ -120,17 +121,6 @@ fn pair_chance(group: u64, total: u64) -> f64 {
     if total < 2 { 0.0 } else { ((group - 1) as f64 / (total - 1) as f64).min(1.0) }
 }
 
-/// Natural logarithm of `number`!, exact to about 12 digits.
-pub(crate) fn ln_factorial(number: u64) -> f64 {
-    /// From here on the first terms of Stirling's series are exact to 12 digits.
-    const STIRLING: u64 = 32;
-    if number < STIRLING {
-        return (2..=number).map(|factor| (factor as f64).ln()).sum();
-    }
-    let x = number as f64;
-    x * x.ln() - x + 0.5 * (std::f64::consts::TAU * x).ln() + 1.0 / (12.0 * x) - 1.0 / (360.0 * x.powi(3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,14 +157,5 @@ mod tests {
         }
         let quality = Quality::of_groups(20_000, 100, 4, 4, 64);
         assert!((quality.full_shuffle_same_group_pairs.unwrap() - 0.005).abs() < 0.0001);
-    }
-
-    #[test]
-    fn the_logarithm_of_a_factorial_is_smooth_where_the_series_begins() {
-        let exact = |number: u64| (2..=number).map(|factor| (factor as f64).ln()).sum::<f64>();
-        for number in [0, 1, 2, 31, 32, 33, 100, 1000] {
-            let error = (ln_factorial(number) - exact(number)).abs();
-            assert!(error <= 1e-10 * exact(number).max(1.0), "{number}: {error}");
-        }
     }
 }

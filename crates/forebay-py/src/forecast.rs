@@ -40,6 +40,7 @@ pub(crate) fn tier_forecast<'py>(
         "sequential" => Kind::Sequential,
         "contiguous" => Kind::Contiguous,
         "shuffle" => Kind::Shuffle,
+        "local-shuffle" => Kind::LocalShuffle { steps: 1 },
         "group" => {
             let (default, window) = default_group(samples, mean_bytes, 1);
             Kind::Group { samples: group_samples.unwrap_or(default), window }

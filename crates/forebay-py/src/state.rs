@@ -61,10 +61,7 @@ fn refused(py: Python<'_>, call: &str, error: &StateError) -> PyErr {
     wrong_option(py, format!("{call}: {error}"), error.hint())
 }
 
-fn to_python<'py, const N: usize>(
-    py: Python<'py>,
-    values: [(&'static str, StateValue); N],
-) -> PyResult<Bound<'py, PyDict>> {
+fn to_python<'py>(py: Python<'py>, values: Vec<(&'static str, StateValue)>) -> PyResult<Bound<'py, PyDict>> {
     let state = PyDict::new(py);
     for (key, value) in values {
         match value {

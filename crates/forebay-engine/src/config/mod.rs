@@ -7,6 +7,7 @@
 mod memory;
 pub(crate) mod options;
 pub(crate) mod rules;
+pub(crate) mod shares;
 pub(crate) mod strategies;
 pub(crate) mod tiers;
 

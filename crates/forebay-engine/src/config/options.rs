@@ -18,7 +18,7 @@ use crate::mesh::LinksSpec;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderChoice {
-    /// `sequential`, `contiguous`, `shuffle`, `group` or `given`.
+    /// `sequential`, `contiguous`, `shuffle`, `local-shuffle`, `group` or `given`.
     pub kind: String,
     /// Samples per group.
     #[serde(default)]
@@ -29,6 +29,9 @@ pub struct OrderChoice {
     /// Lanes.
     #[serde(default)]
     pub lanes: Option<u64>,
+    /// Steps of `local-shuffle` whose samples are dealt together.
+    #[serde(default)]
+    pub steps: Option<u64>,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
@@ -283,6 +286,7 @@ impl Options {
             "sequential" => Kind::Sequential,
             "contiguous" => Kind::Contiguous,
             "shuffle" => Kind::Shuffle,
+            "local-shuffle" => Kind::LocalShuffle { steps: self.order.steps.unwrap_or(1) },
             "group" => Kind::Group {
                 samples: self.order.samples.unwrap_or(samples),
                 window: self.order.window.unwrap_or(window),
@@ -291,7 +295,7 @@ impl Options {
             other => {
                 return Err(Error::Options {
                     message: format!("unknown order \"{other}\""),
-                    hint: "valid orders: sequential, contiguous, shuffle, group, or a function of the epoch"
+                    hint: "valid orders: sequential, contiguous, shuffle, local-shuffle, group, or a function of the epoch"
                         .into(),
                 });
             }

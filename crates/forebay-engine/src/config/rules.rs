@@ -31,7 +31,7 @@ enum Rule {
 
 const COUNT: Rule = Rule::Integer(1, MAX_COUNT, &[]);
 
-/// The options; those of a strategy, of the group order and of a tier with their parameters.
+/// The options; those of a strategy, of an order and of a tier with their parameters.
 const RULES: &[(&str, Rule)] = &[
     ("batch_size", COUNT),
     ("global_batch", COUNT),
@@ -50,10 +50,11 @@ const RULES: &[(&str, Rule)] = &[
     ("checksums", Rule::Flag),
     ("timeout", Rule::Seconds),
     ("database", Rule::Text),
-    ("order", Rule::OneOf(&["sequential", "contiguous", "shuffle", "group"])),
+    ("order", Rule::OneOf(&["sequential", "contiguous", "shuffle", "local-shuffle", "group"])),
     ("order.samples", COUNT),
     ("order.window", COUNT),
     ("order.lanes", COUNT),
+    ("order.steps", COUNT),
     ("strategy.locate", Rule::OneOf(&["index", "cursor", "handoff", "scan", "provenance"])),
     ("strategy.access", Rule::OneOf(&["auto", "mmap", "pread", "io_uring"])),
     ("strategy.readers", Rule::Integer(1, MAX_READERS as u64, &["per_node", "per_rank"])),

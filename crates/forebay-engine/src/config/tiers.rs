@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_format::Index;
 use forebay_io::ShardFiles;
 use forebay_plan::config::Settings;
-use forebay_plan::{Copies, Kind, NodeReads, Order, Placement, TierForecast, TierLevel};
+use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, TierForecast, TierLevel};
 use forebay_tier::{
     CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
     check_sources,
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
 use crate::dataset::IndexedDataset;
+use crate::dataset::share_units::chunks_of_share;
 use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
@@ -47,6 +48,9 @@ pub(crate) struct TierPlan {
     sources: Vec<Source>,
     states: Vec<SourceState>,
     placement: Placement,
+    /// The chunks that are placed, by their places in the set; all where there is none.
+    #[serde(default)]
+    own_chunks: Option<ChunkSet>,
     /// Whether copies are made.
     pub(crate) copies: Copies,
     pub(crate) levels: Vec<TierFacts>,
@@ -96,6 +100,8 @@ pub(crate) struct TierQuestion<'a> {
     /// [`buffer_bytes`].
     pub(crate) buffer_bytes: u64,
     pub(crate) settings: &'a Settings,
+    /// Number of this node.
+    pub(crate) own_node: usize,
 }
 
 /// Attaches the leader to the tier daemon, and decides what is copied where.
@@ -103,8 +109,17 @@ pub(crate) fn decide(
     question: &TierQuestion<'_>,
     caller: &dyn Host,
 ) -> Result<(TierPlan, Arc<Client>), TierError> {
-    let &TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes, settings } =
-        question;
+    let &TierQuestion {
+        options,
+        source,
+        index,
+        files,
+        order,
+        source_in_memory,
+        buffer_bytes,
+        settings,
+        own_node,
+    } = question;
     let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
     let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
     let paths = source.dataset().shards().iter().map(|shard| shard.path.as_path());
@@ -154,12 +169,21 @@ pub(crate) fn decide(
     let makes_copies = copies == Copies::Pieces;
     let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
     let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
-    let placement = Placement::for_reads(map.chunks(), key(&sources), &slots, forecast(true).read_share())
-        .map_err(|error| TierError::Protocol {
-            attempt: "place chunks",
-            expected: "a placement".into(),
-            found: error.to_string(),
-        })?;
+    let own_chunks = order.shares().map(|shares| chunks_of_share(index, &map, shares, own_node, caller));
+    let own_chunks = own_chunks.transpose().map_err(|error| TierError::Protocol {
+        attempt: "find the chunks of this node's share",
+        expected: "an index that locates all samples".into(),
+        found: error.to_string(),
+    })?;
+    let placement = match &own_chunks {
+        Some(own) => Placement::new(own.len(), key(&sources), &slots),
+        None => Placement::for_reads(map.chunks(), key(&sources), &slots, forecast(true).read_share()),
+    };
+    let placement = placement.map_err(|error| TierError::Protocol {
+        attempt: "place chunks",
+        expected: "a placement".into(),
+        found: error.to_string(),
+    })?;
     let levels = attached
         .levels
         .iter()
@@ -177,6 +201,7 @@ pub(crate) fn decide(
         sources,
         states,
         placement,
+        own_chunks,
         copies,
         levels,
         forecast: epochs,
@@ -237,13 +262,17 @@ pub(crate) fn open(
         let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
         Client::attach(options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
     };
-    let placement = plan.placement.clone();
+    let (placement, own_chunks) = (plan.placement.clone(), plan.own_chunks.clone());
+    let level = move |chunk| match &own_chunks {
+        Some(own) => own.place(chunk).and_then(|place| placement.level(place)),
+        None => placement.level(chunk),
+    };
     let setup = TierSetup {
         files: Arc::clone(files),
         watched,
         states: plan.states.clone(),
         map: chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?,
-        placement: Arc::new(move |chunk| placement.level(chunk.0)),
+        placement: Arc::new(move |chunk| level(chunk.0)),
         options: options.tiers.clone(),
         buffer_bytes: plan.buffer_bytes as usize,
     };

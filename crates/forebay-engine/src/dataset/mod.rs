@@ -6,6 +6,7 @@
 pub(crate) mod open;
 pub(crate) mod ragged_size;
 pub(crate) mod retained_values;
+pub(crate) mod share_units;
 pub(crate) mod shuffle_quality;
 pub(crate) mod tier_sources;
 

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::Order;
 use forebay_plan::config::Mapping;
+use forebay_plan::{NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options, Readers};
+use crate::config::shares::{JobShares, share_out};
 use crate::config::strategies::Strategies;
 use crate::config::tiers::{self, TierPlan, TierQuestion};
 use crate::config::{self, Decision, Findings, Settings};
@@ -43,6 +44,9 @@ pub(crate) struct Reply {
     /// How the node uses its storage tiers.
     #[serde(default)]
     pub(crate) tiers: Option<TierPlan>,
+    /// What each node holds, if the order depends on it.
+    #[serde(default)]
+    pub(crate) shares: Option<JobShares>,
 }
 
 /// What the leader has created: what it sends to the others, and what it keeps itself.
@@ -126,15 +130,28 @@ pub(crate) fn lead(
     };
     let Decision { settings, data, storage, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
+    let fingerprint = source.dataset().fingerprint();
+    let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
+    let shares = job_shares.as_ref().map(|job| Arc::new(job.shares.clone()));
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
-        let order = decided_order(options, &index, &settings)?;
+        let order = decided_order(options, &index, &settings, shares)?;
         let source_in_memory =
             retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
         let (index, files, order) = (&index, &*files, &order);
         let settings = &settings;
-        let question =
-            TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes, settings };
+        let own_node = job_shares.as_ref().map_or(0, |job| job.own_node);
+        let question = TierQuestion {
+            options,
+            source,
+            index,
+            files,
+            order,
+            source_in_memory,
+            buffer_bytes,
+            settings,
+            own_node,
+        };
         match tiers::decide(&question, caller) {
             Ok(decided) => tiers = Some(decided),
             Err(error) => {
@@ -162,22 +179,31 @@ pub(crate) fn lead(
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
     let (tiers, client) = tiers.unzip();
-    let reply = Reply { settings, findings, retained: retained.is_some(), nodes, tiers };
+    let reply = Reply { settings, findings, retained: retained.is_some(), nodes, tiers, shares: job_shares };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_retained()?.into_iter().flatten());
     Ok(LeaderState { reply, fds, share, files, seek, tiers: client })
 }
 
-/// The order that the settings make.
-pub(crate) fn decided_order(options: &Options, index: &Index, settings: &Settings) -> Result<Order, Error> {
-    config::make_order(
+/// The order that the settings make, on nodes with these shares.
+pub(crate) fn decided_order(
+    options: &Options,
+    index: &Index,
+    settings: &Settings,
+    shares: Option<Arc<NodeShares>>,
+) -> Result<Order, Error> {
+    let order = config::make_order(
         options,
         index.samples(),
         settings.group_samples,
         settings.group_window,
         Some(settings.lanes).filter(|_| options.order.kind == "group"),
-    )
+    )?;
+    Ok(match shares {
+        Some(shares) => order.on_nodes(shares),
+        None => order,
+    })
 }
 
 /// Like [`open_mappings`], if that leaves enough address space.

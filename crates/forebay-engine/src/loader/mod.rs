@@ -214,7 +214,8 @@ impl Engine {
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
-        let order = decided_order(&options, &index, &settings)?;
+        let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
+        let order = decided_order(&options, &index, &settings, shares)?;
         let retained = reply.retained.then(|| fds.collect());
         let open = {
             let (source, index, options) = (Arc::clone(&source), Arc::clone(&index), options.clone());
@@ -310,6 +311,7 @@ impl Engine {
             io,
             tiers,
             tier_plan: reply.tiers,
+            job_shares: reply.shares,
             mappings,
             failing: forebay_io::Failing::default(),
             region,
@@ -363,7 +365,7 @@ impl Engine {
 
     /// Writes and checks the states of this loader.
     pub fn order_state(&self) -> OrderState {
-        OrderState::new(self.context.order, self.context.source.fingerprint())
+        OrderState::new(self.context.order.clone(), self.context.source.fingerprint())
     }
 
     /// Epochs that the user declared or began, whichever is more; `None` before either.

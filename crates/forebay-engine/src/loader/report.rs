@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::base::fallback::{Fallback, record};
 use crate::config::Findings;
 use crate::config::options::Options;
+use crate::config::shares::JobShares;
 use crate::config::tiers::TierPlan;
 use crate::loader::Engine;
 use crate::mesh::FailureSink;
@@ -114,6 +115,7 @@ impl Engine {
                 "allowed_ranks": order.allowed_ranks(),
                 "group_samples": group_samples,
                 "group_window": group_window,
+                "local": self.locality(),
                 "shuffle_quality": self.shuffle_quality(),
             },
             "index": index,
@@ -155,6 +157,24 @@ impl Engine {
             "fallbacks": self.fallbacks(),
             "now": self.now(),
         })
+    }
+
+    /// How the order gives samples to the nodes that hold them, if it does.
+    fn locality(&self) -> Option<Value> {
+        let order = &self.context.order;
+        let Kind::LocalShuffle { steps } = order.kind() else { return None };
+        let Some(JobShares { shares, unit_bytes, own_node }) = &self.context.job_shares else {
+            return Some(json!({ "pool_steps": steps, "nodes": 1, "local_share": 1.0, "held_share": 1.0 }));
+        };
+        let samples = order.spec().samples.max(1) as f64;
+        Some(json!({
+            "pool_steps": steps,
+            "nodes": shares.nodes().len(),
+            "local_share": 1.0 - shares.moved(steps * order.spec().batch),
+            "held_share": shares.held_samples(*own_node) as f64 / samples,
+            "units": shares.units(),
+            "unit_bytes": unit_bytes,
+        }))
     }
 
     /// Facts that change while the loader lives.

@@ -15,6 +15,7 @@ use crate::base::memory_ledger;
 use crate::batch::buffer_pool::Claim;
 use crate::batch::layout::{BatchLayout, Buffers};
 use crate::config::options::Options;
+use crate::config::shares::JobShares;
 use crate::config::strategies::{Locator, Strategies};
 use crate::config::tiers::TierPlan;
 use crate::config::{Findings, Settings};
@@ -45,6 +46,8 @@ pub(crate) struct Context {
     pub(crate) tiers: Option<Arc<TieredFiles>>,
     /// How the node uses its tiers, as the leader decided.
     pub(crate) tier_plan: Option<TierPlan>,
+    /// What each node holds, if the order depends on it.
+    pub(crate) job_shares: Option<JobShares>,
     pub(crate) mappings: Option<Mappings>,
     /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,
@@ -143,7 +146,7 @@ impl Context {
             }
             None => (0, vec![self.options.local_ranks.clone()]),
         };
-        let task = LocatorTask { order: self.order, ranks, start, node, nodes };
+        let task = LocatorTask { order: self.order.clone(), ranks, start, node, nodes };
         Some(factory.locator(task, Arc::clone(&self.index)))
     }
 

@@ -8,8 +8,8 @@
 //! - `sequential`: position p = s·G + r·B + j; the sample is p.
 //! - `shuffle`: the same position; the sample is π(p), π keyed by (seed, epoch).
 //! - `given`: the same position; the sample is entry p of the ids given for the epoch.
-//! - `local-shuffle`: the samples of `shuffle`, dealt to the nodes that hold them as `local_shuffle`
-//!   says. An order that knows no nodes ([`Order::on_nodes`]) is `shuffle`.
+//! - `local-shuffle`: the samples of `shuffle`, dealt to the nodes that hold them as
+//!   `local_shuffle` says. An order that knows no nodes ([`Order::on_nodes`]) is `shuffle`.
 //! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the
 //!   region.
 //! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and
@@ -374,9 +374,8 @@ impl Order {
             return self.group_batch(shape, epoch, step, rank, out);
         }
         if let Some(shares) = self.shares() {
-            let permutation = self.shuffle(epoch);
-            let pool = Pool::new(self, shares, epoch, self.pool(step), |position| permutation.at(position));
-            return out.extend(pool.samples(self, shares, step, rank));
+            let pool = self.deal_pool(shares, &self.shuffle(epoch), epoch, step);
+            return out.extend(pool.samples(step, rank));
         }
         let run = self.run(epoch, step, rank);
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
@@ -461,6 +460,20 @@ impl Order {
         };
         let count = if last == Last::Short { batch.min(modulus.saturating_sub(first)) } else { batch };
         PositionRun { base, modulus, first, count }
+    }
+
+    /// The pool of `step` of `local-shuffle`, whose epoch has this permutation.
+    pub(crate) fn deal_pool(
+        &self,
+        shares: &NodeShares,
+        permutation: &Permutation,
+        epoch: u64,
+        step: u64,
+    ) -> Pool {
+        let steps = self.pool(step);
+        let first = steps.start * self.global_batch;
+        let samples = (first..).map(|position| SampleId(permutation.at(position % self.spec.samples)));
+        Pool::deal(shares, epoch, steps, samples, |step, rank| self.run(epoch, step, rank).count)
     }
 
     /// The permutation of an epoch of [`Kind::Shuffle`] and [`Kind::LocalShuffle`].

@@ -29,7 +29,7 @@ ASSUMED_EPOCHS = 10
 MOST_EPOCHS = 10_000
 """Trainings are shorter."""
 
-_ORDERS = ("sequential", "contiguous", "shuffle", "group")
+_ORDERS = ("sequential", "contiguous", "shuffle", "local-shuffle", "group")
 _NOT_TIERS = ("source", "page_cache")
 
 

@@ -1,0 +1,62 @@
+//! Shares of the data set that the nodes of a job hold, for orders that depend on them.
+
+use std::sync::Arc;
+
+use forebay_format::Index;
+use forebay_io::ShardFiles;
+use forebay_plan::{Kind, NodeShares};
+use forebay_types::Rank;
+use serde::{Deserialize, Serialize};
+
+use crate::config::options::Options;
+use crate::dataset::share_units::{share_units, unit_bytes};
+use crate::dataset::tier_sources::chunk_map;
+use crate::error::Error;
+use crate::host::Host;
+use crate::mesh::Links;
+
+/// The shares of a job, and what they rest on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct JobShares {
+    /// Which samples each node holds.
+    pub(crate) shares: NodeShares,
+    /// About the length of a unit \[bytes\].
+    pub(crate) unit_bytes: u64,
+    /// Number of this node.
+    pub(crate) own_node: usize,
+}
+
+/// Shares out the data set, if the order depends on that and there are several nodes. All nodes
+/// compute the same.
+pub(crate) fn share_out(
+    options: &Options,
+    index: &Arc<Index>,
+    files: &ShardFiles,
+    fingerprint: u128,
+    links: Option<&Links>,
+    caller: &dyn Host,
+) -> Result<Option<JobShares>, Error> {
+    if !matches!(options.kind(1, 1)?, Kind::LocalShuffle { .. })
+        || options.local_ranks.len() == options.size as usize
+    {
+        return Ok(None);
+    }
+    let Some(links) = links else {
+        return Err(Error::Options {
+            message: "order local-shuffle: the nodes of this job are not linked, so they cannot share out the data"
+                .into(),
+            hint: "docs/nodes.md says how nodes find each other; order=\"shuffle\" has the same samples in each step"
+                .into(),
+        });
+    };
+    let map =
+        chunk_map(files, index).map_err(|error| Error::local(format!("cannot cut the data set: {error}")))?;
+    let samples = index.samples();
+    let nodes: Vec<Vec<Rank>> =
+        links.facts().0.iter().map(|node| node.ranks.iter().copied().map(Rank).collect()).collect();
+    let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
+    let units = share_units(index, &map, unit_bytes, caller)?;
+    let key = (fingerprint >> 64) as u64 ^ fingerprint as u64;
+    let shares = NodeShares::new(samples, &units, &nodes, key);
+    Ok(Some(JobShares { shares, unit_bytes, own_node: links.own_node() }))
+}

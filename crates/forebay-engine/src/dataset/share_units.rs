@@ -1,0 +1,138 @@
+//! How a data set is cut into the units that the nodes of a job share out, and which chunks a share
+//! lies in.
+//!
+//! - A unit is a run of consecutive samples, about as long as [`unit_bytes`] says. It ends before
+//!   the first sample that begins in another aligned span of that length, if it has half of it. In
+//!   a file whose samples follow each other, units so are aligned like the chunks of tiers.
+//! - Where the samples of a file do not lie in the order of their numbers, units are cut by length
+//!   alone.
+//! - Samples that are decoded together begin at the same byte, so they are in one unit.
+//!
+//! Each walk looks at all samples once.
+
+use forebay_format::Index;
+use forebay_io::At;
+use forebay_plan::{ChunkSet, NodeShares, ShareUnit};
+use forebay_tier::{CHUNK_BYTES, ChunkMap, PIECE_BYTES};
+use forebay_types::{Extent, Located, Piece, SampleId};
+
+use crate::error::Error;
+use crate::host::Host;
+
+/// Samples that are located at a time.
+const SAMPLES_AT_ONCE: u64 = 1 << 14;
+
+/// Least samples of a unit, where there are enough: one sample of each unit lies across its end, in
+/// a chunk of another node.
+const UNIT_SAMPLES: u64 = 64;
+
+/// Most units, about: all ranks keep two words for each.
+const MOST_UNITS: u64 = 1 << 16;
+
+/// Least units of each node, about: shares differ by up to one.
+const UNITS_OF_NODE: u64 = 16;
+
+/// Length of a unit \[bytes\]: a power of two.
+pub(crate) fn unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
+    let wanted = (UNIT_SAMPLES * (data_bytes / samples.max(1))).max(data_bytes / MOST_UNITS).max(CHUNK_BYTES);
+    let most = data_bytes / (UNITS_OF_NODE * nodes.max(1));
+    wanted.min(most).max(PIECE_BYTES).next_power_of_two()
+}
+
+/// Cuts the data set into units.
+pub(crate) fn share_units(
+    index: &Index,
+    map: &ChunkMap,
+    unit_bytes: u64,
+    caller: &dyn Host,
+) -> Result<Vec<ShareUnit>, Error> {
+    let mut units: Vec<ShareUnit> = Vec::new();
+    let mut span = None;
+    walk(index, caller, |sample, extents, new| {
+        let longest = extents.iter().max_by_key(|extent| extent.length);
+        let begins = longest.and_then(|extent| place(map, extent)).map(|place| place / unit_bytes);
+        let bytes: u64 = new.iter().map(|extent| extent.length).sum();
+        match units.last_mut() {
+            Some(unit) if begins == span || unit.bytes < unit_bytes / 2 => unit.bytes += bytes,
+            _ => units.push(ShareUnit { first_sample: sample, bytes }),
+        }
+        span = begins.or(span);
+    })?;
+    Ok(units)
+}
+
+/// The chunks of which a node's share has at least as much as chance would give half of it.
+pub(crate) fn chunks_of_share(
+    index: &Index,
+    map: &ChunkMap,
+    shares: &NodeShares,
+    node: usize,
+    caller: &dyn Host,
+) -> Result<ChunkSet, Error> {
+    let mut chunks = vec![(0_u64, 0_u64); map.chunks() as usize];
+    walk(index, caller, |sample, _, new| {
+        let is_own = shares.node_of(sample) == node;
+        for extent in new {
+            for (chunk, bytes) in parts(map, *extent) {
+                if let Some((all, own)) = chunks.get_mut(chunk as usize) {
+                    *all += bytes;
+                    *own += if is_own { bytes } else { 0 };
+                }
+            }
+        }
+    })?;
+    let least = 2 * shares.nodes().len() as u64;
+    Ok(chunks.into_iter().map(|(all, own)| own > 0 && own.saturating_mul(least) >= all).collect())
+}
+
+/// Calls `visit` with each sample, its extents, and those of them that the sample before did not
+/// have: samples that are decoded together share theirs.
+fn walk(
+    index: &Index,
+    caller: &dyn Host,
+    mut visit: impl FnMut(SampleId, &[Extent], &[Extent]),
+) -> Result<(), Error> {
+    let samples = index.samples();
+    let mut located = Located::default();
+    let (mut extents, mut new, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    for first in (0..samples).step_by(SAMPLES_AT_ONCE as usize) {
+        if !caller.progress("share out the samples", first, samples) {
+            return Err(Error::Interrupted);
+        }
+        let ids: Vec<SampleId> = (first..samples.min(first + SAMPLES_AT_ONCE)).map(SampleId).collect();
+        index.locate(&ids, &mut located)?;
+        for (number, id) in ids.iter().enumerate() {
+            std::mem::swap(&mut before, &mut extents);
+            extents.clear();
+            for slice in (0..located.columns()).flat_map(|column| located.slices(number, column)) {
+                let pieces = &located.pieces()[located.unit_pieces(slice.unit)];
+                extents.extend(pieces.iter().filter_map(|piece| match piece {
+                    Piece::Extent(extent) => Some(*extent),
+                    Piece::Literal { .. } => None,
+                }));
+            }
+            new.clear();
+            new.extend(extents.iter().filter(|extent| !before.contains(extent)));
+            visit(*id, &extents, &new);
+        }
+    }
+    Ok(())
+}
+
+/// The place of an extent's first byte among all bytes of the data set's chunks \[bytes\].
+fn place(map: &ChunkMap, extent: &Extent) -> Option<u64> {
+    let at = At { shard: extent.shard, offset: extent.offset, direct: false };
+    map.locate(at).map(|(geometry, offset)| geometry.chunk.0 * CHUNK_BYTES + offset)
+}
+
+/// The chunks that an extent touches, and its bytes in each.
+fn parts(map: &ChunkMap, extent: Extent) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = At { shard: extent.shard, offset: extent.offset + done, direct: false };
+        let (geometry, offset) = map.locate(at).filter(|_| done < extent.length)?;
+        let bytes = (geometry.bytes - offset).min(extent.length - done);
+        done += bytes;
+        Some((geometry.chunk.0, bytes))
+    })
+}
