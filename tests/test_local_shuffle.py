@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -99,7 +101,7 @@ def test_longer_pools_keep_more_samples_on_their_nodes(pool, tier_data, shuffled
     per_epoch = len(steps) // 2
     for first in [*range(0, per_epoch, 4), *range(per_epoch, 2 * per_epoch, 4)]:
         end = min(first + 4, per_epoch if first < per_epoch else 2 * per_epoch)
-        together = [sorted(sum(one[first:end], [])) for one in (steps, expected)]
+        together = [sorted(itertools.chain(*one[first:end])) for one in (steps, expected)]
         assert together[0] == together[1]
     quality = [one[0]["order"]["shuffle_quality"]["order_entropy"] for one in (single, found)]
     assert quality[0] == 1 > quality[1]

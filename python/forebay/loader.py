@@ -104,9 +104,10 @@ class Loader:
     global_batch : int
         Samples per step of all ranks together, instead of ``batch_size``.
     order : str, Group, LocalShuffle or function
-        ``"group"``, ``"sequential"``, ``"contiguous"``, ``"shuffle"`` or ``"local-shuffle"``: which sample stands at which position of an epoch. A function takes the epoch and returns
-        all sample ids: a one-dimensional array of integers, the same on every rank. Default
-        ``"group"``.
+        Which sample stands at which position of an epoch: ``"group"``, ``"sequential"``,
+        ``"contiguous"``, ``"shuffle"`` or ``"local-shuffle"`` (docs/orders.md). A function takes
+        the epoch and returns all sample ids: a one-dimensional array of integers, the same on every
+        rank. Default ``"group"``.
     name : str
         Name of the loader within the job; each loader that lives at the same time needs its own.
         Default ``"train"``.
