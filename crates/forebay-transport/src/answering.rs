@@ -19,7 +19,8 @@ const SEND_BYTES: usize = 256 << 10;
 /// State of an answer after an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    All,
+    /// This many bytes, which were the last.
+    All(usize),
     /// This many bytes; there are more.
     Some(usize),
     /// The socket accepts nothing now.
@@ -76,7 +77,7 @@ impl Answer {
         self.advance(bytes as u64, planned);
         let rest = self.payload_bytes - self.payload_sent + (self.trailer_bytes - self.trailer_sent) as u64;
         let all = rest == 0 && self.header_sent == HEADER_BYTES;
-        Ok(if all { Sent::All } else { Sent::Some(bytes) })
+        Ok(if all { Sent::All(bytes) } else { Sent::Some(bytes) })
     }
 
     /// Adds the next parts of the payload and their checksum; returns their bytes.
@@ -163,7 +164,7 @@ mod tests {
                     let end = (have + 1777).min(found.len());
                     have += theirs.read(&mut found[have..end]).unwrap();
                 }
-                if sent == Sent::All {
+                if matches!(sent, Sent::All(_)) {
                     break;
                 }
             }

@@ -128,8 +128,8 @@ impl Connection {
                 match self.send(parts, left)? {
                     Sent::Blocked => return Ok(Turn::Waits),
                     Sent::Some(bytes) => left = left.saturating_sub(bytes),
-                    Sent::All => {
-                        left = left.saturating_sub(REQUEST_COST_BYTES);
+                    Sent::All(bytes) => {
+                        left = left.saturating_sub(bytes + REQUEST_COST_BYTES);
                         self.finish_output(node);
                     }
                 }
@@ -162,9 +162,9 @@ impl Connection {
                     return Ok(Sent::Blocked);
                 };
                 *sent += more;
-                Ok(if *sent == bytes.len() { Sent::All } else { Sent::Some(more) })
+                Ok(if *sent == bytes.len() { Sent::All(more) } else { Sent::Some(more) })
             }
-            (Output::Nothing | Output::Answer(_), _) => Ok(Sent::All),
+            (Output::Nothing | Output::Answer(_), _) => Ok(Sent::All(0)),
         }
     }
 

@@ -260,8 +260,8 @@ mod tests {
     use crate::request::{Entry, put};
     use crate::socket::{receive_bytes, send_bytes};
 
-    const TURN_BYTES: usize = 16 << 10;
-    const LIGHT_BYTES: u64 = 16 << 10;
+    const TURN_BYTES: usize = 6 << 10;
+    const LIGHT_BYTES: u64 = 2 << 10;
     const HEAVY_BYTES: u64 = 100 * LIGHT_BYTES;
 
     /// A client that keeps two requests of `bytes` each on their way.
@@ -274,11 +274,12 @@ mod tests {
 
     impl Client {
         fn request(&mut self) {
-            while self.requested < self.received + 2 * self.bytes {
+            let answer = self.bytes + crate::answer::HEADER_BYTES as u64;
+            while self.requested < self.received + 2 * answer {
                 let mut request = Vec::new();
                 put(&mut request, 0, std::iter::once(Entry { offset: 0, length: self.bytes }));
                 assert_eq!(send_bytes(&self.socket, &request).unwrap(), Some(request.len()));
-                self.requested += self.bytes;
+                self.requested += answer;
             }
         }
 

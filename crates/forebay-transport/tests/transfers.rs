@@ -534,7 +534,7 @@ fn a_silent_server_is_lost_after_the_time_that_was_set_and_a_deadline_before_cha
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let (address, server) = raw_server(move |mut socket| {
         socket.write_all(&good_answer()[..50]).unwrap();
-        drop(told.recv());
+        let _ = told.recv();
         // As if it had only been slow.
         socket.write_all(&good_answer()[50..]).unwrap();
         socket.read_to_end(&mut Vec::new()).unwrap();
@@ -643,7 +643,7 @@ fn nothing_is_left_behind() {
         return;
     }
     let before = descriptors();
-    let share = Arc::new(vec![1; 1000]);
+    let share = Arc::new(vec![1_u8; 1000]);
     for _ in 0..3 {
         let exporter = exporter(2, 8);
         exporter.export(STORE, Arc::clone(&share) as Arc<dyn Share>, DATA_SET).unwrap();
