@@ -13,9 +13,10 @@
 //! | Mode | What each client does |
 //! |---|---|
 //! | `bare` | `readv` what the server sends by `sendmsg`: the same parts of memory, no requests, no protocol |
+//! | `sendfile` | the same, but the server sends each sample by `sendfile` from the sealed memory |
 //! | `fetch` | one request per batch, `in_flight` of them |
 //! | `unchecked` | the same without checksums |
-//! | `get` | one request per sample, one in flight, as DDStore does |
+//! | `get` | one request per sample, one in flight, as `DDStore` does |
 //! | `pipelined` | one request per sample, `gets` of them in flight |
 //!
 //! Options (`name=value`): `clients` (1-16), `sample_bytes`, `batch` (samples), `in_flight`, `gets`,
@@ -28,7 +29,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 use std::sync::{Arc, Barrier};
@@ -48,6 +49,7 @@ const STORE: (StoreId, DataSetDigest) = (StoreId(0), DataSetDigest([2; 32]));
 /// First byte of a connection to the second port.
 const ASK_CPU: u8 = 0;
 const ASK_BARE: u8 = 1;
+const ASK_SENDFILE: u8 = 2;
 
 fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
@@ -151,11 +153,12 @@ fn next_port(address: SocketAddr) -> SocketAddr {
 fn serve(options: &Options) -> Result<(), Failure> {
     let address = options.address.ok_or("serve needs address=")?;
     let draft = Draft::new("transfer", options.share_bytes() as u64)?;
-    let mebibyte: Vec<u8> = (0..1_usize << 20).map(|at| (at * 31 >> 3) as u8).collect();
+    let mebibyte: Vec<u8> = (0..1_usize << 20).map(|at| ((at * 31) >> 3) as u8).collect();
     for at in 0..options.share_mib {
         draft.write((at << 20) as u64, &mebibyte)?;
     }
-    let share = Arc::new(Map::read_only(draft.seal()?)?);
+    let memory = Arc::new(draft.seal()?);
+    let share = Arc::new(Map::read_only(&*memory)?);
     let exporter = Exporter::start(&ExporterOptions {
         node: 0,
         secret: Secret::new(SECRET),
@@ -167,8 +170,8 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let listener = TcpListener::bind(next_port(address))?;
     std::thread::Builder::new().spawn(move || {
         for socket in listener.incoming().flatten() {
-            let share = Arc::clone(&share);
-            let _ = std::thread::Builder::new().spawn(move || answer(socket, &share));
+            let (share, memory) = (Arc::clone(&share), Arc::clone(&memory));
+            let _ = std::thread::Builder::new().spawn(move || answer(socket, &share, &memory));
         }
     })?;
     println!("ready");
@@ -176,7 +179,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn answer(mut socket: TcpStream, share: &Map) -> io::Result<()> {
+fn answer(mut socket: TcpStream, share: &Map, memory: &OwnedFd) -> io::Result<()> {
     let mut kind = [0];
     socket.read_exact(&mut kind)?;
     if kind == [ASK_CPU] {
@@ -188,6 +191,21 @@ fn answer(mut socket: TcpStream, share: &Map) -> io::Result<()> {
     let (count, sample_bytes) = (number(0) as usize, number(8) as usize);
     let mut batches = Batches { state: number(16), count, sample_bytes, share_bytes: share.len() };
     loop {
+        if kind == [ASK_SENDFILE] {
+            for offset in batches.next() {
+                let (mut at, end) = (offset as libc::off_t, offset + sample_bytes);
+                while (at as usize) < end {
+                    let left = end - at as usize;
+                    // SAFETY: sendfile updates `at`, which lives during the call.
+                    match unsafe { libc::sendfile(socket.as_raw_fd(), memory.as_raw_fd(), &raw mut at, left) }
+                    {
+                        1.. => {}
+                        _ => return Err(io::Error::last_os_error()),
+                    }
+                }
+            }
+            continue;
+        }
         let parts = batches.next().map(|offset| &share.bytes()[offset..][..sample_bytes]);
         let parts = parts.map(|part| iovec(part.as_ptr().cast_mut(), part.len())).collect::<Vec<_>>();
         // SAFETY: sendmsg reads parts of the share, which lives.
@@ -246,24 +264,26 @@ fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<u64, Failure> 
     let single = matches!(run.mode, "get" | "pipelined");
     let count = if single { 1 } else { run.options.samples(run.sample_bytes) };
     let in_flight = match run.mode {
-        "get" | "bare" => 1,
+        "get" | "bare" | "sendfile" => 1,
         "pipelined" => run.options.gets,
         _ => run.options.in_flight,
     };
     // Bare transfers rotate through the same memory as fetches.
-    let buffers = if run.mode == "bare" { run.options.in_flight } else { in_flight };
+    let bare = matches!(run.mode, "bare" | "sendfile");
+    let buffers = if bare { run.options.in_flight } else { in_flight };
     let bytes = count * run.sample_bytes;
     let mut memory: Vec<Vec<u8>> = (0..buffers).map(|_| vec![1; bytes]).collect();
-    let starts: Vec<_> = memory.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
+    let starts: Vec<_> = memory.iter_mut().map(Vec::as_mut_ptr).collect();
     let share_bytes = run.options.share_bytes();
     let mut batches = Batches { state: number as u64, count, sample_bytes: run.sample_bytes, share_bytes };
     let time = Duration::from_secs_f64(run.options.seconds);
     let mut received = 0;
-    if run.mode == "bare" {
+    if bare {
+        let kind = if run.mode == "bare" { ASK_BARE } else { ASK_SENDFILE };
         let mut socket = TcpStream::connect(next_port(run.address))?;
         let numbers = [count as u64, run.sample_bytes as u64, number as u64].map(u64::to_le_bytes).concat();
         start.wait();
-        socket.write_all(&[&[ASK_BARE][..], &numbers].concat())?;
+        socket.write_all(&[&[kind][..], &numbers].concat())?;
         let deadline = Instant::now() + time;
         for at in 0.. {
             let buffer = starts[at % buffers];

@@ -21,6 +21,7 @@
 mod answer;
 mod answering;
 mod auth;
+mod checksum;
 mod connect;
 mod connection;
 mod error;

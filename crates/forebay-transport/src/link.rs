@@ -23,10 +23,14 @@ use crate::error::TransportError;
 use crate::fetcher::{Peer, Piece, Ticket};
 use crate::receiver::{Failure, Received, Receiver, Request};
 use crate::request::{Checker, Entry, MAX_COUNT, put};
-use crate::socket::send_bytes;
+use crate::socket::{send_bytes, set_low_water};
 
 /// Longest sleep between two looks at deadline and silence.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A thread sleeps until this much is there, or the rest of its answer \[bytes\]. Every wake-up takes
+/// time from the core that sends: without this, one client reaches 0.6 of the rate over loopback.
+const LOW_WATER_BYTES: usize = 1 << 20;
 
 /// Limits of a link.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,8 @@ struct Driver {
     receiver: Receiver,
     /// How long nothing has arrived while a thread waited.
     silent: Duration,
+    /// How many bytes must be there to end a sleep.
+    low_water: usize,
 }
 
 /// The connection to one peer.
@@ -234,13 +240,21 @@ impl Link {
             };
             let received = driver.receiver.step(socket.as_fd(), &request);
             match received.map_err(|failure| self.failure(request.step, failure))? {
-                Received::Nothing => {
-                    let sends = !flushed.map_err(|error| self.failure(request.step, Failure::Lost(error)))?;
-                    if !self.sleep_until_ready(driver, socket, sends, deadline, request.step)? {
-                        return Ok(false);
+                Received::Some { bytes, drained } => {
+                    if bytes > 0 {
+                        driver.silent = Duration::ZERO;
+                    }
+                    let sends = flushed.map(|all| !all);
+                    if drained {
+                        let sends =
+                            sends.map_err(|error| self.failure(request.step, Failure::Lost(error)))?;
+                        let missing = driver.receiver.missing(&request);
+                        driver.sleep_at_least(socket, missing);
+                        if !self.sleep_until_ready(driver, socket, sends, deadline, request.step)? {
+                            return Ok(false);
+                        }
                     }
                 }
-                Received::Some => driver.silent = Duration::ZERO,
                 Received::All => {
                     driver.silent = Duration::ZERO;
                     let mut state = self.lock();
@@ -268,7 +282,7 @@ impl Link {
         let Some(left) = deadline.checked_duration_since(now).filter(|left| !left.is_zero()) else {
             return Ok(false);
         };
-        let timeout = left.min(POLL_INTERVAL).min(self.limits.silence - driver.silent);
+        let timeout = left.min(POLL_INTERVAL).min(self.limits.silence.saturating_sub(driver.silent));
         let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let time = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         // A signal or an error of the socket: the next attempt to receive finds out.
@@ -317,7 +331,18 @@ impl Drop for Link {
 
 impl Driver {
     fn new(limits: Limits) -> Self {
-        Self { receiver: Receiver::new(limits.checksum), silent: Duration::ZERO }
+        Self { receiver: Receiver::new(limits.checksum), silent: Duration::ZERO, low_water: 1 }
+    }
+}
+
+impl Driver {
+    /// Lets the next sleep last until a good part of the `missing` bytes is there.
+    fn sleep_at_least(&mut self, socket: &OwnedFd, missing: u64) {
+        let low_water = missing.min(LOW_WATER_BYTES as u64) as usize;
+        // Without it, a sleep ends earlier.
+        if low_water != self.low_water && set_low_water(socket, low_water).is_ok() {
+            self.low_water = low_water;
+        }
     }
 }
 

@@ -81,6 +81,23 @@ pub(crate) unsafe fn receive(socket: impl AsFd, parts: &[Part]) -> io::Result<Op
     retry(|| unsafe { libc::readv(socket.as_fd().as_raw_fd(), parts.as_ptr().cast(), count) })
 }
 
+/// Sets how many bytes must have arrived before `poll` reports them (`SO_RCVLOWAT`). The kernel makes
+/// the buffer large enough.
+pub(crate) fn set_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = bytes as libc::c_int;
+    // SAFETY: the option takes an int, which lives during the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Sends bytes; `None` if the socket accepts nothing now.
 pub(crate) fn send_bytes(socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
     // SAFETY: a slice is valid for reads.

@@ -320,7 +320,9 @@ mod tests {
             clients.push(Client { socket: ours, bytes, received: 0, requested: 0 });
         }
         clients.iter_mut().for_each(Client::receive);
-        clients.iter_mut().for_each(|client| client.received = 0);
+        for client in &mut clients {
+            client.received = 0;
+        }
         for _ in 0..count {
             clients.iter_mut().for_each(Client::request);
             worker.round(Some(Duration::ZERO), &mut parts);
@@ -359,7 +361,7 @@ mod tests {
         let newest = *worker.pending.back().unwrap();
         worker.pending.extend(std::iter::repeat_n(newest, MAX_PENDING - 63));
         worker.round(Some(Duration::ZERO), &mut Vec::new());
-        assert_eq!(receive_bytes(&first.unwrap(), &mut [0]).unwrap(), Some(0), "the oldest is closed");
+        assert_eq!(receive_bytes(first.unwrap(), &mut [0]).unwrap(), Some(0), "the oldest is closed");
         assert_eq!(receive_bytes(&others[0], &mut [0]).unwrap(), None, "the next one is not");
     }
 }

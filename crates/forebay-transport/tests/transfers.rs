@@ -530,32 +530,50 @@ fn a_server_that_ends_anywhere_in_an_answer_is_lost() {
 }
 
 #[test]
-fn a_silent_server_is_lost_after_the_time_that_was_set_and_a_deadline_before_changes_nothing() {
+fn a_deadline_that_passes_leaves_the_request_in_flight() {
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let (address, server) = raw_server(move |mut socket| {
         socket.write_all(&good_answer()[..50]).unwrap();
         let _ = told.recv();
-        // As if it had only been slow.
         socket.write_all(&good_answer()[50..]).unwrap();
         socket.read_to_end(&mut Vec::new()).unwrap();
     });
-    let mut options = options(address);
-    options.silence = Duration::from_millis(300);
-    let fetcher = TcpFetcher::new(options).unwrap();
-    let buffers = [(); 2].map(|()| Buffer::new(&[(0, 100)]));
-    let ticket = fetcher.fetch(Peer(0), 5, &buffers[0].pieces).unwrap();
+    let fetcher = TcpFetcher::new(options(address)).unwrap();
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
     fetcher.ready(soon()).unwrap();
-    for _ in 0..3 {
-        let early = fetcher.wait(ticket, Instant::now());
+    for time in [0, 0, 20] {
+        let early = fetcher.wait(ticket, Instant::now() + Duration::from_millis(time));
         assert!(matches!(early, Err(TransportError::Deadline { step: 5, .. })));
     }
     tell.send(()).unwrap();
     fetcher.wait(ticket, soon()).unwrap();
-    assert_eq!(buffers[0].bytes, [3; 100]);
-    let ticket = fetcher.fetch(Peer(0), 6, &buffers[1].pieces).unwrap();
-    match fetcher.wait(ticket, soon()).unwrap_err() {
-        TransportError::Lost { step: 6, source, .. } => {
-            assert_eq!(source.kind(), std::io::ErrorKind::TimedOut)
+    assert_eq!(buffer.bytes, [3; 100]);
+    drop(fetcher);
+    server.join().unwrap();
+}
+
+#[test]
+fn a_silent_server_is_lost_also_for_a_thread_that_waits_in_short_steps() {
+    let (address, server) = raw_server(move |mut socket| {
+        socket.write_all(&good_answer()[..50]).unwrap();
+        socket.read_to_end(&mut Vec::new()).unwrap();
+    });
+    let mut options = options(address);
+    options.silence = Duration::from_millis(100);
+    let fetcher = TcpFetcher::new(options).unwrap();
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
+    fetcher.ready(soon()).unwrap();
+    let error = loop {
+        match fetcher.wait(ticket, Instant::now() + Duration::from_millis(10)).unwrap_err() {
+            TransportError::Deadline { .. } => {}
+            error => break error,
+        }
+    };
+    match error {
+        TransportError::Lost { step: 5, source, .. } => {
+            assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
         }
         error => panic!("{error}"),
     }
