@@ -35,6 +35,8 @@ mod request;
 mod share;
 mod socket;
 mod tcp_fetcher;
+#[doc(hidden)]
+pub mod untrusted;
 mod worker;
 
 pub use auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
