@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `compare` runs each mode for `seconds`, one after the other, in `rounds` rounds. It writes one
-//! JSON line per run, and then the median over the rounds of each mode's rate in relation to that of
-//! `bare` in the same round. The machine may be shared, so compare ratios only.
+//! JSON line per run, and then the median over the rounds of each mode's rate in relation to that
+//! of `bare` in the same round. The machine may be shared, so compare ratios only.
 //!
 //! | Mode | What each client does |
 //! |---|---|
@@ -19,10 +19,11 @@
 //! | `get` | one request per sample, one in flight, as `DDStore` does |
 //! | `pipelined` | one request per sample, `gets` of them in flight |
 //!
-//! Options (`name=value`): `clients` (1-16), `sample_bytes`, `batch` (samples), `in_flight`, `gets`,
-//! `seconds`, `rounds`, `modes` (comma-separated), `threads` (of the server), `share_mib`. Lists in
-//! `clients` and `sample_bytes` (comma-separated) are run in alternation, so that their ratios hold
-//! too. The server listens at `address` and, for bare transfers and CPU times, at the next port.
+//! Options (`name=value`): `clients` (1-16), `sample_bytes`, `batch` (samples), `in_flight`,
+//! `gets`, `seconds`, `rounds`, `modes` (comma-separated), `threads` (of the server), `share_mib`.
+//! Lists in `clients` and `sample_bytes` (comma-separated) are run in alternation, so that their
+//! ratios hold too. The server listens at `address` and, for bare transfers and CPU times, at the
+//! next port.
 
 #![allow(clippy::print_stdout)]
 

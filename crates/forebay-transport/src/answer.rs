@@ -1,12 +1,13 @@
 //! Answers: the bytes that a request asked for.
 //!
 //! ```text
-//! step (8 bytes) | payload bytes (8) | status (4) | payload, in the order of the entries | CRC-32C (4)
+//! step (8 bytes) | bytes of payload (8) | status (4) | payload | CRC-32C (4)
 //! ```
 //!
-//! Numbers are little-endian. The checksum covers the payload and follows it, so that each side
-//! computes it over bytes that are still in the cache of its core: the server just before they are
-//! sent, the client just after they arrived. It is absent if the hello asked for none.
+//! Numbers are little-endian. The payload is in the order of the entries. The checksum covers the
+//! payload and follows it, so that each side computes it over bytes that are still in the cache of
+//! its core: the server just before they are sent, the client just after they arrived. It is absent
+//! if the hello asked for none.
 //!
 //! A status other than 0 refuses the request. Then the second field is the first bad entry, nothing
 //! follows, and the server closes the connection.

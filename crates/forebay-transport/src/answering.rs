@@ -1,11 +1,12 @@
 //! An answer on its way: what of it was sent, and its checksum so far.
 //!
 //! Each [`Answer::send`] passes the next parts of the share to one `sendmsg`, without a copy in
-//! between. The checksum is computed over the same parts just before, so that the kernel copies them
-//! from the cache of this core.
+//! between. The checksum is computed over the same parts just before, so that the kernel copies
+//! them from the cache of this core.
 //!
-//! `sendfile` from the sealed memory would save that copy. Over loopback it was slower: 0.5 (1 client)
-//! to 0.8 (16) of the rate of `sendmsg` with extents of 64 KiB to 1 MiB (`examples/transfer.rs`).
+//! `sendfile` from the sealed memory would save that copy. Over loopback it was slower: 0.5 (1
+//! client) to 0.8 (16) of the rate of `sendmsg` with extents of 64 KiB to 1 MiB
+//! (`examples/transfer.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;

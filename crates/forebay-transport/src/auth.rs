@@ -8,13 +8,13 @@
 //! server → client: status (4) | bytes of the share (8)      from here on requests and answers
 //! ```
 //!
-//! Numbers are little-endian. `node` is the index of the node that the client means to reach, `rank`
-//! is its own. A digest is BLAKE3 keyed by the secret, over the side that sends it, the client's
-//! whole first message, and the server's nonce. So a recorded message is useless at another time,
-//! between other processes, for another store or data set, or in the other direction.
+//! Numbers are little-endian. `node` is the index of the node that the client means to reach,
+//! `rank` is its own. A digest is BLAKE3 keyed by the secret, over the side that sends it, the
+//! client's whole first message, and the server's nonce. So a recorded message is useless at
+//! another time, between other processes, for another store or data set, or in the other direction.
 //!
-//! The server checks the proof first: only a peer that knows the secret learns whether store and data
-//! set fit. The first 16 bytes of both messages stay the same in all versions. Payload is not
+//! The server checks the proof first: only a peer that knows the secret learns whether store and
+//! data set fit. The first 16 bytes of both messages stay the same in all versions. Payload is not
 //! encrypted: as with MPI, hosts that can change packets on the job's network are trusted.
 
 use std::fmt;

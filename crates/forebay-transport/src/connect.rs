@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 
 use crate::auth::{Authenticator, BadChallenge, CHALLENGE_BYTES, Hello, VERDICT_BYTES, nonce, parse_verdict};
 use crate::error::TransportError;
-use crate::socket::{prepare, receive_bytes, send_bytes};
+use crate::socket::{Socket, prepare, receive_bytes, send_bytes};
 
 /// How long one address may take: connect and handshake are three round trips.
 const ATTEMPT_TIME: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ impl From<io::Error> for Problem {
 
 impl Target<'_> {
     /// Connects and authenticates; returns the socket and the length of the peer's share.
-    pub(crate) fn connect(&self, deadline: Instant) -> Result<(OwnedFd, u64), TransportError> {
+    pub(crate) fn connect(&self, deadline: Instant) -> Result<(Socket, u64), TransportError> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut refused = vec![false; self.addresses.len()];
         loop {
@@ -78,7 +78,7 @@ impl Target<'_> {
         }
     }
 
-    fn attempt(&self, address: SocketAddr, deadline: Instant) -> Result<(OwnedFd, u64), Problem> {
+    fn attempt(&self, address: SocketAddr, deadline: Instant) -> Result<(Socket, u64), Problem> {
         let socket = self.open(address, deadline)?;
         prepare(socket.as_fd())?;
         let hello = Hello { nonce: nonce()?, ..self.hello };
@@ -109,10 +109,10 @@ impl Target<'_> {
         Ok((socket, share_bytes))
     }
 
-    fn open(&self, address: SocketAddr, deadline: Instant) -> io::Result<OwnedFd> {
+    fn open(&self, address: SocketAddr, deadline: Instant) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = Socket::from(socket_with(family, SocketType::STREAM, flags, None)?);
         match connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             Err(Errno::INPROGRESS | Errno::INTR) => {}
@@ -126,7 +126,7 @@ impl Target<'_> {
         }
     }
 
-    fn send(&self, socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    fn send(&self, socket: &Socket, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             match send_bytes(socket, bytes)? {
                 Some(sent) => bytes = &bytes[sent..],
@@ -136,7 +136,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    fn receive<const LENGTH: usize>(&self, socket: &OwnedFd, deadline: Instant) -> io::Result<[u8; LENGTH]> {
+    fn receive<const LENGTH: usize>(&self, socket: &Socket, deadline: Instant) -> io::Result<[u8; LENGTH]> {
         let mut bytes = [0; LENGTH];
         let mut have = 0;
         while have < LENGTH {
@@ -150,7 +150,7 @@ impl Target<'_> {
     }
 
     /// Waits for the socket, for a moment at most; whether it is ready.
-    fn wait(&self, socket: &OwnedFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
+    fn wait(&self, socket: &Socket, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || self.given_up.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::TimedOut.into());

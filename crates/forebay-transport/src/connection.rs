@@ -2,8 +2,8 @@
 //!
 //! [`Connection::turn`] does what can be done without waiting: send what is due, then receive and
 //! handle the next message. It ends when the socket has nothing more, or when the connection has
-//! used its turn. The next request is received only after the answer before it was sent, so a client
-//! that does not read makes the server keep one request, and TCP holds back the others.
+//! used its turn. The next request is received only after the answer before it was sent, so a
+//! client that does not read makes the server keep one request, and TCP holds back the others.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

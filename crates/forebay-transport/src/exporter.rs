@@ -48,7 +48,8 @@ pub struct Exporter {
     /// Closes the listener in forked children. Connections are not: there may be more of them than
     /// places. If this process is killed while such a child lives, clients find that it is silent.
     _fork: fork::ClosedInChild,
-    _listener: Arc<TcpListener>,
+    listener: Arc<TcpListener>,
+    born: u64,
 }
 
 impl Exporter {
@@ -78,7 +79,8 @@ impl Exporter {
             threads: Vec::new(),
             address,
             _fork: fork::ClosedInChild::new(listener.as_raw_fd()),
-            _listener: Arc::clone(&listener),
+            listener: Arc::clone(&listener),
+            born: fork::generation(),
         };
         let mut source = Some((listener, inboxes.clone()));
         for inbox in inboxes {
@@ -102,6 +104,7 @@ impl Exporter {
         share: Arc<dyn Share>,
         data_set: DataSetDigest,
     ) -> Result<(), TransportError> {
+        tracing::debug!(store = store.0, bytes = share.bytes(), "exporting a share");
         let added = self.node.add(store, share, data_set);
         let twice = || TransportError::usage(format!("store {} is exported twice by this node", store.0));
         added.then_some(()).ok_or_else(twice)
@@ -128,6 +131,11 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
+        if fork::in_forked_child(self.born) {
+            // The listener is closed here, and its number may be in use again; there are no threads.
+            std::mem::forget(Arc::clone(&self.listener));
+            return;
+        }
         self.node.stopping.store(true, Ordering::Release);
         self.inboxes.iter().for_each(|inbox| inbox.wake());
         for thread in self.threads.drain(..) {

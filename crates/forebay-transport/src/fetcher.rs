@@ -97,7 +97,8 @@ impl Ticket {
 
 /// Fetches parts of shares of other nodes.
 pub trait Fetcher: Send + Sync {
-    /// Starts to fetch `pieces` from `peer` for `step`. They are sorted by offset and do not overlap.
+    /// Starts to fetch `pieces` from `peer` for `step`. They are sorted by offset and do not
+    /// overlap.
     ///
     /// Does not wait for the network. What cannot be sent now is sent by [`Fetcher::wait`].
     fn fetch(&self, peer: Peer, step: u64, pieces: &[Piece]) -> Result<Ticket, TransportError>;

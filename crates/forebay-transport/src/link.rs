@@ -1,10 +1,10 @@
 //! The connection of one rank to one peer.
 //!
-//! Requests are numbered; their answers arrive in the same order. [`Link::fetch`] writes a request to
-//! the socket as far as that takes it. The first thread that waits drives the connection: it sends
-//! what is left, receives answers, and wakes the others when theirs is complete. When it has its
-//! own, the next one takes over. So no thread is needed in between, and bytes arrive in the memory
-//! of their request.
+//! Requests are numbered; their answers arrive in the same order. [`Link::fetch`] writes a request
+//! to the socket as far as that takes it. The first thread that waits drives the connection: it
+//! sends what is left, receives answers, and wakes the others when theirs is complete. When it has
+//! its own, the next one takes over. So no thread is needed in between, and bytes arrive in the
+//! memory of their request.
 //!
 //! A failure ends all requests in flight. It is detected while somebody waits: the stream ends, the
 //! kernel reports an error, or nothing arrives for the time that the caller has set. Time in which
@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,13 +23,14 @@ use crate::error::TransportError;
 use crate::fetcher::{Peer, Piece, Ticket};
 use crate::receiver::{Failure, Received, Receiver, Request};
 use crate::request::{Checker, Entry, MAX_COUNT, put};
-use crate::socket::{send_bytes, set_low_water};
+use crate::socket::{Socket, send_bytes, set_low_water};
 
 /// Longest sleep between two looks at deadline and silence.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A thread sleeps until this much is there, or the rest of its answer \[bytes\]. Every wake-up takes
-/// time from the core that sends: without this, one client reaches 0.6 of the rate over loopback.
+/// A thread sleeps until this much is there, or the rest of its answer \[bytes\]. Every wake-up
+/// takes time from the core that sends: without this, one client reaches 0.6 of the rate over
+/// loopback.
 const LOW_WATER_BYTES: usize = 1 << 20;
 
 /// Limits of a link.
@@ -46,7 +47,7 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug)]
 enum Phase {
     Connecting,
-    Open { socket: Arc<OwnedFd>, share_bytes: u64 },
+    Open { socket: Arc<Socket>, share_bytes: u64 },
     Failed(TransportError),
 }
 
@@ -105,7 +106,7 @@ impl Link {
     }
 
     /// Ends the attempt to connect of this generation.
-    pub(crate) fn connected(&self, generation: u64, outcome: Result<(OwnedFd, u64), TransportError>) {
+    pub(crate) fn connected(&self, generation: u64, outcome: Result<(Socket, u64), TransportError>) {
         let mut state = self.lock();
         if state.generation != generation || !matches!(state.phase, Phase::Connecting) {
             return;
@@ -221,7 +222,7 @@ impl Link {
     fn drive(
         &self,
         driver: &mut Driver,
-        socket: &OwnedFd,
+        socket: &Socket,
         number: u64,
         deadline: Instant,
     ) -> Result<bool, TransportError> {
@@ -270,7 +271,7 @@ impl Link {
     fn sleep_until_ready(
         &self,
         driver: &mut Driver,
-        socket: &OwnedFd,
+        socket: &Socket,
         sends: bool,
         deadline: Instant,
         step: u64,
@@ -337,7 +338,7 @@ impl Driver {
 
 impl Driver {
     /// Lets the next sleep last until a good part of the `missing` bytes is there.
-    fn sleep_at_least(&mut self, socket: &OwnedFd, missing: u64) {
+    fn sleep_at_least(&mut self, socket: &Socket, missing: u64) {
         let low_water = missing.min(LOW_WATER_BYTES as u64) as usize;
         // Without it, a sleep ends earlier.
         if low_water != self.low_water && set_low_water(socket, low_water).is_ok() {

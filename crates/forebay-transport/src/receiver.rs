@@ -2,8 +2,8 @@
 //!
 //! Each [`Receiver::step`] passes the rest of the header, the next parts of the destination and the
 //! checksum to one `readv`. Then it checks the header, if that is complete now, and adds the new
-//! bytes to the checksum while they are in the cache of this core. Bytes that a bad peer sends after
-//! a bad header can land in the destination, never elsewhere.
+//! bytes to the checksum while they are in the cache of this core. Bytes that a bad peer sends
+//! after a bad header can land in the destination, never elsewhere.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -78,8 +78,9 @@ impl Receiver {
     /// Receives what is there of the answer to `request`.
     pub(crate) fn step(&mut self, socket: BorrowedFd<'_>, request: &Request) -> Result<Received, Failure> {
         self.plan(request);
-        // SAFETY: header and checksum are fields of `self`. The destinations are claimed until the
-        // request is answered or has failed (`Destination::new`); `self.parts` is a list of its own.
+        // SAFETY: header and checksum are fields of `self`, which no reference reaches during the
+        // call. The destinations are claimed until the request is answered or has failed
+        // (`Destination::new`).
         let received = unsafe { receive(socket, &self.parts) }.map_err(Failure::Lost)?;
         let bytes = match received {
             None => return Ok(Received::Some { bytes: 0, drained: true }),
@@ -145,7 +146,7 @@ impl Receiver {
             }
             let length = self.parts[at].len().min(bytes);
             if self.trailer_bytes > 0 {
-                // SAFETY: `length` bytes of a claimed destination, which the kernel has just written.
+                // SAFETY: bytes of a claimed destination, which the kernel has just written.
                 let new = unsafe { std::slice::from_raw_parts(self.parts[at].as_ptr(), length) };
                 self.checksum = crc32c::crc32c_append(self.checksum, new);
             }

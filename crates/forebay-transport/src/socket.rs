@@ -7,9 +7,10 @@
 //! itself (`link.rs`).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use forebay_host::fork;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
@@ -26,6 +27,27 @@ pub(crate) fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(socket, 4)?;
     Ok(())
+}
+
+/// A socket of a client. Forked children close it: they would keep the connection open after this
+/// process has ended.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// Dropped before the socket, so that no child closes a reused descriptor.
+    _fork: fork::ClosedInChild,
+    socket: OwnedFd,
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(socket: OwnedFd) -> Self {
+        Self { _fork: fork::ClosedInChild::new(socket.as_raw_fd()), socket }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// A part of memory that a system call reads or writes.
@@ -81,8 +103,8 @@ pub(crate) unsafe fn receive(socket: impl AsFd, parts: &[Part]) -> io::Result<Op
     retry(|| unsafe { libc::readv(socket.as_fd().as_raw_fd(), parts.as_ptr().cast(), count) })
 }
 
-/// Sets how many bytes must have arrived before `poll` reports them (`SO_RCVLOWAT`). The kernel makes
-/// the buffer large enough.
+/// Sets how many bytes must have arrived before `poll` reports them (`SO_RCVLOWAT`). The kernel
+/// makes the buffer large enough.
 pub(crate) fn set_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = bytes as libc::c_int;
     // SAFETY: the option takes an int, which lives during the call.

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -85,9 +84,6 @@ struct Shared {
     authenticator: Authenticator,
     options: FetcherOptions,
     links: Vec<Link>,
-    /// Closes the sockets in forked children, which would keep the connections open. Replaced
-    /// before its socket is closed.
-    closed_in_children: Vec<Mutex<Option<fork::ClosedInChild>>>,
     dropped: AtomicBool,
 }
 
@@ -111,7 +107,6 @@ impl TcpFetcher {
         let shared = Shared {
             authenticator: Authenticator::new(&options.secret),
             links: options.peers.iter().enumerate().map(link).collect(),
-            closed_in_children: options.peers.iter().map(|_| Mutex::default()).collect(),
             options,
             dropped: AtomicBool::new(false),
         };
@@ -194,12 +189,7 @@ impl Shared {
             authenticator: &self.authenticator,
             given_up: &self.dropped,
         };
-        let outcome = target.connect(deadline);
-        if let Ok((socket, _)) = &outcome {
-            let place = fork::ClosedInChild::new(socket.as_raw_fd());
-            *self.closed_in_children[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
-        }
-        self.links[at].connected(generation, outcome);
+        self.links[at].connected(generation, target.connect(deadline));
     }
 }
 
@@ -216,6 +206,8 @@ impl Fetcher for TcpFetcher {
 impl Drop for TcpFetcher {
     fn drop(&mut self) {
         if fork::in_forked_child(self.born) {
+            // The sockets are closed here, and their numbers may be in use again.
+            std::mem::forget(Arc::clone(&self.shared));
             return;
         }
         self.shared.dropped.store(true, Ordering::Relaxed);

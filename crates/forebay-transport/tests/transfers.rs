@@ -650,14 +650,47 @@ fn a_peer_that_is_connected_again_while_a_thread_waits_gives_its_memory_back() {
     server.join().unwrap();
 }
 
+/// Runs a test in a process of its own, as other tests open descriptors too; `true` in that
+/// process.
+fn runs_alone(name: &str) -> bool {
+    let alone = std::env::var_os("FOREBAY_TEST_ALONE").is_some();
+    if !alone {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env("FOREBAY_TEST_ALONE", "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+    alone
+}
+
+#[test]
+fn a_forked_child_cannot_fetch_and_leaves_the_connections_of_its_parent_alone() {
+    if !runs_alone("a_forked_child_cannot_fetch_and_leaves_the_connections_of_its_parent_alone") {
+        return;
+    }
+    let exporter = serving(vec![1; 100]);
+    let fetcher = fetcher(&exporter);
+    assert_eq!(fetch(&fetcher, 0, &[(0, 1)]).unwrap(), [1]);
+    // SAFETY: the child uses memory, atomics and system calls only; no other thread of this process
+    // is inside of the allocator, as the server waits for its sockets.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(fetch(&fetcher, 1, &[(0, 1)]), Err(TransportError::Usage { .. }));
+        drop((fetcher, exporter));
+        // SAFETY: ends the child without running what belongs to its parent.
+        unsafe { libc::_exit((!refused).into()) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(fetch(&fetcher, 1, &[(0, 1)]).unwrap(), [1]);
+}
+
 #[test]
 fn nothing_is_left_behind() {
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // Other tests of this process open descriptors too, so this one runs alone, in a child.
-    if std::env::var_os("FOREBAY_TEST_ALONE").is_none() {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "nothing_is_left_behind"]).env("FOREBAY_TEST_ALONE", "1");
-        assert!(child.output().unwrap().status.success());
+    if !runs_alone("nothing_is_left_behind") {
         return;
     }
     let before = descriptors();
