@@ -132,7 +132,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         if fork::in_forked_child(self.born) {
-            // The listener is closed here, and its number may be in use again; there are no threads.
+            // There are no threads. The listener is closed, and its number may be in use again.
             std::mem::forget(Arc::clone(&self.listener));
             return;
         }
