@@ -28,8 +28,8 @@ pub(crate) enum Sent {
     All(usize),
     /// This many bytes; there are more.
     Some(usize),
-    /// The socket accepts nothing now.
-    Blocked,
+    /// This many bytes; the socket accepts no more now.
+    Blocked(usize),
 }
 
 /// An answer that is being sent.
@@ -77,12 +77,16 @@ impl Answer {
         if self.payload_sent + planned == self.payload_bytes {
             parts.push(Part::of(&checksum[self.trailer_sent..self.trailer_bytes]));
         }
+        let offered = parts.iter().map(Part::len).sum();
         // SAFETY: all parts are slices that are borrowed until the end of this function.
-        let Some(bytes) = (unsafe { send(socket, parts)? }) else { return Ok(Sent::Blocked) };
+        let Some(bytes) = (unsafe { send(socket, parts)? }) else { return Ok(Sent::Blocked(0)) };
         self.advance(bytes as u64, planned);
         let rest = self.payload_bytes - self.payload_sent + (self.trailer_bytes - self.trailer_sent) as u64;
-        let all = rest == 0 && self.header_sent == HEADER_BYTES;
-        Ok(if all { Sent::All(bytes) } else { Sent::Some(bytes) })
+        Ok(match rest {
+            0 if self.header_sent == HEADER_BYTES => Sent::All(bytes),
+            _ if bytes < offered => Sent::Blocked(bytes),
+            _ => Sent::Some(bytes),
+        })
     }
 
     /// Adds the next parts of the payload and their checksum; returns their bytes.
@@ -166,7 +170,7 @@ mod tests {
             let mut have = 0;
             loop {
                 let sent = answer.send(ours.as_fd(), &share, &mut parts, limit).unwrap();
-                if sent == Sent::Blocked {
+                if matches!(sent, Sent::Blocked(_)) {
                     // Reads an odd number, so that later sends are short.
                     let end = (have + 1777).min(found.len());
                     have += theirs.read(&mut found[have..end]).unwrap();

@@ -126,7 +126,7 @@ impl Connection {
         while left > 0 {
             if !matches!(self.output, Output::Nothing) {
                 match self.send(parts, left)? {
-                    Sent::Blocked => return Ok(Turn::Waits),
+                    Sent::Blocked(_) => return Ok(Turn::Waits),
                     Sent::Some(bytes) => left = left.saturating_sub(bytes),
                     Sent::All(bytes) => {
                         left = left.saturating_sub(bytes + REQUEST_COST_BYTES);
@@ -159,7 +159,7 @@ impl Connection {
             }
             (Output::Bytes { bytes, sent }, _) => {
                 let Some(more) = send_bytes(&self.socket, &bytes[*sent..])? else {
-                    return Ok(Sent::Blocked);
+                    return Ok(Sent::Blocked(0));
                 };
                 *sent += more;
                 Ok(if *sent == bytes.len() { Sent::All(more) } else { Sent::Some(more) })

@@ -514,6 +514,54 @@ fn an_answer_with_any_flipped_bit_of_its_payload_or_checksum_is_corrupt() {
 }
 
 #[test]
+fn an_answer_that_arrives_byte_by_byte_is_complete() {
+    let (address, server) = raw_server(move |mut socket| {
+        socket.set_nodelay(true).unwrap();
+        socket.read_exact(&mut [0; 20]).unwrap();
+        for byte in good_answer() {
+            socket.write_all(&[byte]).unwrap();
+        }
+        socket.read_to_end(&mut Vec::new()).unwrap();
+    });
+    let fetcher = TcpFetcher::new(options(address)).unwrap();
+    assert_eq!(fetch(&fetcher, 5, &[(0, 60), (200, 40)]).unwrap(), [3; 100]);
+    drop(fetcher);
+    server.join().unwrap();
+}
+
+#[test]
+fn signals_interrupt_no_transfer() {
+    extern "C" fn ignore(_signal: libc::c_int) {}
+    // SAFETY: the handler does nothing, and no other test uses this signal. Without SA_RESTART,
+    // system calls end with EINTR.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let share = bytes_of(4 << 20, 9);
+    let exporter = serving(share.clone());
+    let fetcher = fetcher(&exporter);
+    // SAFETY: returns the id of this thread, which outlives the scope below.
+    let this = unsafe { libc::pthread_self() };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // SAFETY: the thread runs until the scope has ended.
+                unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        });
+        for step in 0..100 {
+            let extents = [(step, 3 << 20)];
+            assert!(fetch(&fetcher, step, &extents).unwrap() == expected(&share, &extents));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn an_answer_with_another_header_breaks_the_protocol() {
     for byte in [0, 8, 18] {
         let mut wrong = good_answer();
