@@ -27,6 +27,12 @@ pub enum TransportError {
         /// The step.
         step: u64,
     },
+    /// The peer was not connected by the caller's deadline. Connecting goes on.
+    #[error("connect to node {node}: not connected by the deadline")]
+    NotConnected {
+        /// The node.
+        node: String,
+    },
     /// The connection ended, or made no progress.
     #[error("fetch step {step} from node {node}: the connection is lost: {source}")]
     Lost {

@@ -131,7 +131,10 @@ impl Link {
                 Phase::Failed(error) => return Err(error.clone()),
                 Phase::Connecting => {}
             }
-            state = self.sleep(state, deadline).ok_or_else(|| self.late(0))?;
+            state = self.sleep(state, deadline).ok_or_else(|| {
+                let node = self.node.clone();
+                TransportError::NotConnected { node }
+            })?;
         }
     }
 
@@ -254,6 +257,8 @@ impl Link {
                         if !self.sleep_until_ready(driver, socket, sends, deadline, request.step)? {
                             return Ok(false);
                         }
+                    } else if Instant::now() > deadline {
+                        return Ok(false);
                     }
                 }
                 Received::All => {
