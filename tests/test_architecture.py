@@ -88,6 +88,7 @@ WITHOUT_CIRCLES = [
     "forebay-preload",
     "forebay-table",
     "forebay-tier",
+    "forebay-transport",
     "forebay-plan",
     "forebay-py",
     "forebay-recipe",

@@ -1,0 +1,97 @@
+//! What a node exports: shares by store, and what its server threads have in common.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::auth::{Authenticator, DataSetDigest, StoreId};
+use crate::share::Share;
+
+/// An exported share.
+pub(crate) struct Exported {
+    pub(crate) share: Arc<dyn Share>,
+    pub(crate) data_set: DataSetDigest,
+    /// Its connections are to be closed.
+    pub(crate) withdrawn: AtomicBool,
+}
+
+impl fmt::Debug for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exported({} bytes)", self.share.bytes())
+    }
+}
+
+/// The serving side of a node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) index: u32,
+    pub(crate) authenticator: Authenticator,
+    /// Most bytes that one connection sends before it is the turn of the next \[bytes\].
+    pub(crate) turn_bytes: usize,
+    max_connections: usize,
+    connections: AtomicUsize,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    shares: RwLock<HashMap<StoreId, Arc<Exported>>>,
+}
+
+impl Node {
+    pub(crate) fn new(index: u32, secret: Authenticator, max_connections: usize, turn_bytes: usize) -> Self {
+        Self {
+            index,
+            authenticator: secret,
+            turn_bytes,
+            max_connections,
+            connections: AtomicUsize::new(0),
+            sent_bytes: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            shares: RwLock::default(),
+        }
+    }
+
+    /// Adds a share; `false` if the store has one.
+    pub(crate) fn add(&self, store: StoreId, share: Arc<dyn Share>, data_set: DataSetDigest) -> bool {
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        let free = !shares.contains_key(&store);
+        if free {
+            let exported = Exported { share, data_set, withdrawn: AtomicBool::new(false) };
+            shares.insert(store, Arc::new(exported));
+        }
+        free
+    }
+
+    /// Removes a share; `false` if there is none.
+    pub(crate) fn remove(&self, store: StoreId) -> bool {
+        let removed = self.shares.write().unwrap_or_else(PoisonError::into_inner).remove(&store);
+        if let Some(exported) = &removed {
+            exported.withdrawn.store(true, Ordering::Release);
+        }
+        removed.is_some()
+    }
+
+    pub(crate) fn share(&self, store: StoreId) -> Option<Arc<Exported>> {
+        self.shares.read().unwrap_or_else(PoisonError::into_inner).get(&store).cloned()
+    }
+
+    /// Counts an authenticated connection; `None` if there are too many.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admission> {
+        let admission = Admission(Arc::clone(self));
+        (self.connections.fetch_add(1, Ordering::Relaxed) < self.max_connections).then_some(admission)
+    }
+
+    /// Number of authenticated connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts one authenticated connection until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Admission(Arc<Node>);
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
