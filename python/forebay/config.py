@@ -28,6 +28,7 @@ __all__ = [
     "Order",
     "Reading",
     "ShuffleQuality",
+    "Store",
     "TierLevel",
     "Tiers",
 ]
@@ -285,6 +286,26 @@ class Tiers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The in-memory store: what the nodes of the job hold."""
+
+    nodes: int
+    """Nodes that serve a share."""
+    chunks: int
+    """Chunks (1 MiB) of the data set."""
+    held_chunks: int
+    """Chunks that a node holds; the others are read from the source."""
+    own_chunks: int
+    """Chunks that this node holds."""
+    share_bytes: int
+    """Memory of this node's share [bytes]."""
+    loaded_bytes: int
+    """Bytes that this node has read from the source for its share [bytes]."""
+    transport: str | None
+    """How nodes fetch from each other: ``tcp``; None on one node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
     """Something that the loader does in another way than requested."""
 
@@ -346,6 +367,8 @@ class Config:
     """Memory and sizes."""
     tiers: Tiers | None
     """Storage tiers; None without any."""
+    store: Store | None
+    """The in-memory store."""
     linked_nodes: int | None
     """Nodes whose leaders are linked; None without links."""
     fallbacks: tuple[Fallback, ...]
@@ -378,6 +401,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
         reading=Reading(**found["reading"]),
         memory=Memory(**found["memory"]),
         tiers=_tiers(found["tiers"]) if found["tiers"] is not None else None,
+        store=Store(**found["store"]) if found["store"] is not None else None,
         linked_nodes=found["linked_nodes"],
         fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
         now=Now(**found["now"]),

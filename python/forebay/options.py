@@ -51,6 +51,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "mmap": {"access": "mmap"},
     "pread": {"access": "pread"},
     "io_uring": {"access": "io_uring"},
+    "store": {"store": AUTO},
     "lmdb": {"locate": "cursor", "access": "mmap"},
     "lmm": {"locate": "cursor", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
     "lmm-dm": {"locate": "handoff", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
@@ -255,6 +256,14 @@ class Strategy:
         Batch buffers per rank, at least 2. A script that holds more batches than that gets copies
         in private memory. By default 4: two for the script and two to fill; 8 where a batch takes
         at most 2 MiB.
+    store : int or str, optional
+        Memory of each node for its share of an in-memory store: bytes, a string such as
+        ``"8GiB"``, or ``"auto"``: what the share needs, up to half of the free memory. The nodes of
+        the job share out the data set, load it once, and serve it to each other; what fits in no
+        share is read from the source (docs/store.md). By default there is no store.
+    on_lost : {"raise", "source"}
+        With ``store``, what happens where the share of another node is lost. ``raise``: an error
+        that names the node and the step. ``source``: its samples are read from the source.
 
     Raises
     ------
@@ -270,8 +279,12 @@ class Strategy:
     coalesce: int | None = None
     stagger: int | str | None = None
     prefetch_windows: int | None = None
+    store: int | str | None = None
+    on_lost: str = "raise"
 
     def __post_init__(self) -> None:
+        if isinstance(self.store, str) and self.store != AUTO:
+            object.__setattr__(self, "store", parse_bytes("Strategy(store=)", self.store))
         _check_fields(self, "strategy")
         _native.check_strategy(json.dumps(asdict(self)))
 

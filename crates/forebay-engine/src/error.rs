@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use forebay_host::{HostError, MemoryRefusal, ThreadError};
 use forebay_io::ReadError;
 use forebay_tier::TierError;
+use forebay_transport::TransportError;
 
 use crate::mesh::{LinkError, PeerFailure};
 use crate::rendezvous::{Class, Peer, RendezvousError};
@@ -386,6 +387,16 @@ impl From<ReadError> for Error {
         }
         let hint = error.hint().map(Into::into);
         Self::Storage(ErrorDetails::of(error, hint, path))
+    }
+}
+
+impl From<TransportError> for Error {
+    fn from(error: TransportError) -> Self {
+        if let TransportError::Threads(error) = error {
+            return error.into();
+        }
+        let hint = error.hint().map(str::to_owned);
+        Self::Storage(ErrorDetails::of(error, hint, None))
     }
 }
 

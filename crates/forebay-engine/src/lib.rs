@@ -11,6 +11,7 @@
 //! - `dataset`: an opened data set with its index.
 //! - [`batch`]: batch buffers, their layout and their leases.
 //! - `config`: options, plugged-in strategies, and the facts that decisions rest on.
+//! - `store`: the in-memory store: shares of the data set that nodes serve to each other.
 //! - `pipeline`: the threads of a session: plan → read → gather.
 //! - `loader`: a loader of one rank, from its creation to its end.
 
@@ -41,6 +42,8 @@ mod pipeline;
 pub mod rendezvous;
 #[doc(hidden)]
 pub mod shm;
+#[cfg(not(loom))]
+mod store;
 
 #[cfg(not(loom))]
 pub use {

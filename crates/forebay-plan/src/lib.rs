@@ -15,6 +15,7 @@
 //!   ([`Placement`]).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
 //!   chunks ([`ChunkSet`]).
+//! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]).
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -47,6 +48,7 @@ mod schedule;
 mod shuffle_quality;
 mod staging;
 mod state;
+mod store_layout;
 mod strategy;
 mod tier_forecast;
 
@@ -63,6 +65,7 @@ pub use schedule::{Demand, Next, Schedule, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
+pub use store_layout::{NO_OWNER, StoreLayout};
 pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,

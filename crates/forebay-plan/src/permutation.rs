@@ -62,6 +62,8 @@ pub(crate) enum Purpose {
     Placement = 4,
     /// The units that each node holds.
     Shares = 5,
+    /// The chunks that the shares of a store hold.
+    Store = 6,
 }
 
 /// Key of a permutation.

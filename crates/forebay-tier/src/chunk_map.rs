@@ -217,6 +217,27 @@ impl ChunkMap {
         }
     }
 
+    /// A chunk; `None` if there is no such chunk, or the table cannot say.
+    #[must_use]
+    pub fn geometry(&self, chunk: u64) -> Option<Geometry> {
+        if chunk >= self.chunks {
+            return None;
+        }
+        match &self.kind {
+            Kind::Files(files) => {
+                // Files without bytes have no chunk of their own: the last that begins there has.
+                let shard = files.partition_point(|(first, _)| *first <= chunk) - 1;
+                let (first, bytes) = files[shard];
+                let offset = (chunk - first) * CHUNK_BYTES;
+                let length = CHUNK_BYTES.min(bytes.checked_sub(offset)?);
+                Some(Geometry::of_file(ChunkId(chunk), ShardId(shard as u32), offset, length))
+            }
+            Kind::SampleFiles { table, first_files, .. } => {
+                Geometry::of_sample_files(&**table, first_files, chunk as usize)
+            }
+        }
+    }
+
     /// The chunk of a byte of a file, and the byte's offset in it \[bytes\]; `None` behind the end
     /// of the file, or where the table cannot say.
     #[must_use]
@@ -314,6 +335,7 @@ mod tests {
             while offset < *bytes {
                 let (geometry, start) = map.locate(at(shard, offset)).unwrap();
                 prop_assert!(geometry.chunk.0 < map.chunks() && start < geometry.bytes);
+                prop_assert_eq!(map.geometry(geometry.chunk.0), Some(geometry.clone()));
                 prop_assert!(
                     geometry.bytes <= CHUNK_BYTES
                         && geometry.touching(&(0..geometry.bytes)).count() <= PIECES

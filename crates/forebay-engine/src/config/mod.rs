@@ -151,6 +151,7 @@ fn read_options(options: &Options) -> ReadOptions {
         prefetch_windows: strategy.prefetch_windows,
         batch_buffers: strategy.batch_buffers,
         checksums: options.checksums,
+        store: options.strategy.store.is_some(),
     }
 }
 

@@ -54,6 +54,10 @@ pub struct StrategyChoice {
     pub stagger: Option<Stagger>,
     /// Read-ahead in windows of each lane, or in segments for other orders.
     pub prefetch_windows: Option<u32>,
+    /// Memory of each node for its share of an in-memory store.
+    pub store: Option<StoreSize>,
+    /// What happens where the share of another node is lost.
+    pub on_lost: OnLost,
 }
 
 impl StrategyChoice {
@@ -87,6 +91,25 @@ impl StrategyChoice {
                 "add access=\"mmap\", or take strategy=\"lmdb\"",
             );
         }
+        if self.store.is_some() {
+            let other = if self.locate != Locate::Index {
+                Some(format!("locate={}", quoted(&self.locate)))
+            } else if self.access != AccessChoice::Auto {
+                Some(format!("access={}", quoted(&self.access)))
+            } else {
+                self.readers.map(|readers| format!("readers={}", quoted(&readers)))
+            };
+            if let Some(other) = other {
+                return wrong(
+                    format!(
+                        "Strategy(store=, {other}): ranks take samples from memory, and nothing is read for them"
+                    ),
+                    "leave one of the two out",
+                );
+            }
+        } else if self.on_lost != OnLost::Raise {
+            return wrong("Strategy(on_lost=\"source\") without store=".into(), "add store=\"auto\"");
+        }
         if self.direct == Some(true) && self.access == AccessChoice::Mmap {
             return wrong(
                 "Strategy(access=\"mmap\", direct=True): a mapping always uses the page cache".into(),
@@ -95,6 +118,27 @@ impl StrategyChoice {
         }
         Ok(())
     }
+}
+
+/// Memory of a node for its share of an in-memory store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StoreSize {
+    /// At most this many bytes.
+    Bytes(u64),
+    /// What the share needs, up to half of the free memory.
+    Measured(Auto),
+}
+
+/// What happens where the share of another node is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLost {
+    /// An error that names the node and the step.
+    #[default]
+    Raise,
+    /// Its samples are read from the source.
+    Source,
 }
 
 /// The word of an option, with quotes.

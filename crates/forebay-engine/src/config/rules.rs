@@ -63,6 +63,8 @@ const RULES: &[(&str, Rule)] = &[
     ("strategy.coalesce", COUNT),
     ("strategy.stagger", Rule::Integer(1, MAX_COUNT, &["auto"])),
     ("strategy.prefetch_windows", COUNT),
+    ("strategy.store", Rule::Integer(CHUNK_BYTES, MAX_BYTES, &["auto"])),
+    ("strategy.on_lost", Rule::OneOf(&["raise", "source"])),
 ];
 
 /// Returns what was expected of the option, or `None` if the value is valid. A value that JSON

@@ -1,4 +1,5 @@
-//! Shares of the data set that the nodes of a job hold, for orders that depend on them.
+//! Shares of the data set that the nodes of a job hold, for orders that depend on them and for the
+//! in-memory store.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(crate) struct JobShares {
     pub(crate) own_node: usize,
 }
 
-/// Shares out the data set, if the order depends on that and there are several nodes. All nodes
+/// Shares out the data set, if order or strategy need that and there are several nodes. All nodes
 /// compute the same.
 pub(crate) fn share_out(
     options: &Options,
@@ -36,12 +37,20 @@ pub(crate) fn share_out(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
-    if !matches!(options.kind(1, 1)?, Kind::LocalShuffle { .. })
-        || options.local_ranks.len() == options.size as usize
-    {
+    let is_local_order = matches!(options.kind(1, 1)?, Kind::LocalShuffle { .. });
+    let is_needed = is_local_order || options.strategy.store.is_some();
+    if !is_needed || options.local_ranks.len() == options.size as usize {
         return Ok(None);
     }
     let Some(links) = links else {
+        if !is_local_order {
+            return Err(Error::Options {
+                message:
+                    "strategy store: the nodes of this job are not linked, so they cannot serve each other"
+                        .into(),
+                hint: "docs/nodes.md says how nodes find each other".into(),
+            });
+        }
         return Err(Error::Options {
             message: "order local-shuffle: the nodes of this job are not linked, so they cannot share out the data"
                 .into(),

@@ -12,7 +12,7 @@
 
 use forebay_format::Index;
 use forebay_io::At;
-use forebay_plan::{ChunkSet, NodeShares, ShareUnit};
+use forebay_plan::{ChunkSet, NO_OWNER, NodeShares, ShareUnit};
 use forebay_tier::{CHUNK_BYTES, ChunkMap, PIECE_BYTES};
 use forebay_types::{Extent, Located, Piece, SampleId};
 
@@ -83,6 +83,34 @@ pub(crate) fn chunks_of_share(
     })?;
     let least = 2 * shares.nodes().len() as u64;
     Ok(chunks.into_iter().map(|(all, own)| own > 0 && own.saturating_mul(least) >= all).collect())
+}
+
+/// The node that holds most samples of each chunk.
+pub(crate) fn chunk_owners(
+    index: &Index,
+    map: &ChunkMap,
+    shares: &NodeShares,
+    caller: &dyn Host,
+) -> Result<Vec<u16>, Error> {
+    // Bytes of each node; nearly all chunks are of one or two.
+    let mut chunks: Vec<Vec<(u16, u64)>> = vec![Vec::new(); map.chunks() as usize];
+    walk(index, caller, |sample, _, new| {
+        let node = shares.node_of(sample) as u16;
+        for extent in new {
+            for (chunk, bytes) in parts(map, *extent) {
+                let Some(nodes) = chunks.get_mut(chunk as usize) else { continue };
+                match nodes.iter_mut().find(|(other, _)| *other == node) {
+                    Some((_, held)) => *held += bytes,
+                    None => nodes.push((node, bytes)),
+                }
+            }
+        }
+    })?;
+    // Of nodes with the same bytes, the first: all leaders must find the same.
+    let owner = |nodes: Vec<(u16, u64)>| {
+        nodes.into_iter().max_by_key(|(node, bytes)| (*bytes, std::cmp::Reverse(*node)))
+    };
+    Ok(chunks.into_iter().map(|nodes| owner(nodes).map_or(NO_OWNER, |(node, _)| node)).collect())
 }
 
 /// Calls `visit` with each sample, its extents, and those of them that the sample before did not

@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
+use crate::store::{Server, StorePlan, StoreQuestion, set_up};
 
 /// Divisor of the budget for values that are retained from the index build: the loader needs the
 /// rest.
@@ -47,6 +48,9 @@ pub(crate) struct Reply {
     /// What each node holds, if the order depends on it.
     #[serde(default)]
     pub(crate) shares: Option<JobShares>,
+    /// How to use the in-memory store; the memory of this node's share follows the index.
+    #[serde(default)]
+    pub(crate) store: Option<StorePlan>,
 }
 
 /// What the leader has created: what it sends to the others, and what it keeps itself.
@@ -62,6 +66,8 @@ pub(crate) struct LeaderState {
     pub(crate) seek: Duration,
     /// The leader's connection to the tier daemon.
     pub(crate) tiers: Option<Arc<Client>>,
+    /// What serves this node's share of the store.
+    pub(crate) server: Option<Server>,
 }
 
 /// Prepares the index, the settings and the memory. `address_left` is the least address space that
@@ -85,7 +91,8 @@ pub(crate) fn lead(
     // Roots and locators exist to touch storage: do not retain values for them.
     let locates = strategies.locators.is_some();
     let touches = options.strategy.readers == Some(Readers::ROOTS) || locates;
-    let keep_bytes = if touches { 0 } else { budget.left_bytes() / RETAINED_SHARE };
+    let has_store = options.strategy.store.is_some();
+    let keep_bytes = if touches || has_store { 0 } else { budget.left_bytes() / RETAINED_SHARE };
     let begun = Instant::now();
     let Loaded { index, bytes, retained, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
@@ -133,6 +140,14 @@ pub(crate) fn lead(
     let fingerprint = source.dataset().fingerprint();
     let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
     let shares = job_shares.as_ref().map(|job| Arc::new(job.shares.clone()));
+    let (mut store, mut store_share, mut server) = (None, None, None);
+    if let Some(size) = options.strategy.store {
+        let shares = job_shares.as_ref().map(|job| &job.shares);
+        let (index, files) = (&index, &*files);
+        let question = StoreQuestion { options, index, files, shares, fingerprint, links };
+        let (plan, share, exporter) = set_up(&question, size, caller)?;
+        (store, store_share, server) = (Some(plan), Some(share), exporter);
+    }
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
         let order = decided_order(options, &index, &settings, shares)?;
@@ -179,11 +194,13 @@ pub(crate) fn lead(
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
     let (tiers, client) = tiers.unzip();
-    let reply = Reply { settings, findings, retained: retained.is_some(), nodes, tiers, shares: job_shares };
+    let reply =
+        Reply { settings, findings, retained: retained.is_some(), nodes, tiers, shares: job_shares, store };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
+    fds.extend(store_share);
     fds.extend(share_retained()?.into_iter().flatten());
-    Ok(LeaderState { reply, fds, share, files, seek, tiers: client })
+    Ok(LeaderState { reply, fds, share, files, seek, tiers: client, server })
 }
 
 /// The order that the settings make, on nodes with these shares.
@@ -213,14 +230,18 @@ fn map_within_address_space(
     files: &Arc<ShardFiles>,
     address_left: Option<u64>,
 ) -> Result<Option<Mappings>, Error> {
-    let mapped =
-        matches!(options.strategy.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
+    let mapped = options.strategy.store.is_none()
+        && matches!(options.strategy.access, AccessChoice::Auto | AccessChoice::Mmap)
+        && !files.are_of_samples();
     if mapped && (options.strategy.access == AccessChoice::Mmap || files.is_local()) {
         let bytes = index.shards().iter().map(|shard| shard.bytes).sum();
         config::may_map(bytes, address_left).map_err(|message| Error::Memory {
             message,
             hint: "raise the limit with `ulimit -v`, or take a strategy that needs no mapping".into(),
         })?;
+    }
+    if options.strategy.store.is_some() {
+        return Ok(None);
     }
     open_mappings(options.strategy.access, files)
 }

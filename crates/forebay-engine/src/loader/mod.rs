@@ -54,9 +54,10 @@ use crate::pipeline::context::{Context, ExplicitOrders};
 use crate::pipeline::session::Session;
 use crate::rendezvous::{self, Dead, NodeSpec};
 use crate::shm::block_state::{Presence, publish_presence};
-use crate::shm::counters::{Counter, EpochReads, count};
+use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
 use crate::shm::position::{AWAY, SessionId};
 use crate::shm::region::Region;
+use crate::store::{Server, Store};
 
 /// See the module header.
 pub struct Engine {
@@ -64,6 +65,8 @@ pub struct Engine {
     pub(crate) failure_detector: Arc<FailureDetector>,
     /// Of a leader, for staggered reads.
     arbiter: Option<ArbiterThreads>,
+    /// Of a leader with an in-memory store: serves the share of its node.
+    server: Option<Server>,
     pub(crate) consumer: Arc<Mutex<Consumer>>,
     /// Epochs that the user declared or began, whichever is more; 0 before either.
     pub(crate) epochs: AtomicU64,
@@ -164,7 +167,7 @@ impl Engine {
         let fingerprint = source.dataset().fingerprint();
         let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
         let mut failure = None;
-        let (mut share, mut opened, mut client) = (None, None, None);
+        let (mut share, mut opened, mut client, mut server) = (None, None, None, None);
         let mut seek = Duration::ZERO;
         let lead = |hellos: &[Vec<u8>], dead: Dead<'_>| {
             let cancellable = CancellableHost::new(caller, creation, dead);
@@ -183,7 +186,7 @@ impl Engine {
                 .and_then(|state| creation.agree(&options, &cancellable).map(|()| state))
                 .map(|state| {
                     (share, opened, seek) = (Some(state.share), Some(state.files), state.seek);
-                    client = state.tiers;
+                    (client, server) = (state.tiers, state.server);
                     (state.reply, state.fds)
                 })
                 .map_err(|error| {
@@ -216,6 +219,9 @@ impl Engine {
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
         let order = decided_order(&options, &index, &settings, shares)?;
+        let store_share =
+            reply.store.as_ref().map(|_| fds.next().ok_or_else(|| Error::local("no share was sent")));
+        let store_share = store_share.transpose()?;
         let retained = reply.retained.then(|| fds.collect());
         let open = {
             let (source, index, options) = (Arc::clone(&source), Arc::clone(&index), options.clone());
@@ -254,6 +260,12 @@ impl Engine {
                 fallbacks.push(fallback);
                 None
             }
+        };
+        let store = match (&reply.store, store_share) {
+            (Some(plan), Some(share)) => {
+                Some(Store::new(plan, Map::read_only(&share)?, &options, &files, &index)?)
+            }
+            _ => None,
         };
         let io: Arc<dyn FileIo> = match &tiers {
             Some(tiers) => Arc::clone(tiers) as _,
@@ -312,6 +324,8 @@ impl Engine {
             tiers,
             tier_plan: reply.tiers,
             job_shares: reply.shares,
+            store,
+            store_plan: reply.store,
             mappings,
             failing: forebay_io::Failing::default(),
             region,
@@ -321,6 +335,7 @@ impl Engine {
             context,
             failure_detector,
             arbiter,
+            server,
             consumer: Arc::new(Mutex::new(Consumer {
                 session: None,
                 ending: None,
@@ -346,6 +361,10 @@ impl Engine {
             closing: AtomicBool::new(false),
         };
         engine.lend_memory();
+        if let (Some(plan), 0) = (&engine.context.store_plan, engine.context.local_rank()) {
+            let counts = LevelCounts { bytes: plan.loaded_bytes, ..LevelCounts::default() };
+            engine.context.count_level(0, Level::Source, counts);
+        }
         if tracing::enabled!(tracing::Level::DEBUG) {
             let config = engine.config().to_string();
             tracing::debug!(loader = engine.context.options.name, config, "the loader is made");
@@ -470,6 +489,12 @@ impl Engine {
         }
         if let Some(tiers) = &self.context.tiers {
             tiers::close(tiers);
+        }
+        if let Some(store) = &self.context.store {
+            store.close();
+        }
+        if let Some(server) = &self.server {
+            server.linger();
         }
         if let Some(links) = &self.context.links {
             links.close();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
 use forebay_plan::{Copies, Kind, NoCopies};
+use forebay_tier::CHUNK_BYTES;
 use serde_json::{Value, json};
 
 use crate::base::fallback::{Fallback, record};
@@ -14,8 +15,9 @@ use crate::config::shares::JobShares;
 use crate::config::tiers::TierPlan;
 use crate::loader::Engine;
 use crate::mesh::FailureSink;
-use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level};
+use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level, STORE_LEVEL_NAMES};
 use crate::shm::region::RankSlot;
+use crate::store::StorePlan;
 
 /// Values of [`LEVEL_COLUMNS`].
 pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
@@ -73,7 +75,8 @@ impl Engine {
 
     fn level_names(&self) -> Vec<(Level, String)> {
         let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
-        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
+        let of_store = STORE_LEVEL_NAMES.iter().filter(|_| self.context.store.is_some());
+        let known = LEVEL_NAMES.iter().chain(of_store).map(|(level, name)| (*level, (*name).to_owned()));
         known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect()
     }
 
@@ -153,6 +156,7 @@ impl Engine {
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
             "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
+            "store": context.store_plan.as_ref().map(store),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),
@@ -200,6 +204,20 @@ impl Engine {
     }
 }
 
+/// The in-memory store.
+fn store(plan: &StorePlan) -> Value {
+    let (chunks, held, own) = plan.chunks();
+    json!({
+        "nodes": plan.nodes(),
+        "chunks": chunks,
+        "held_chunks": held,
+        "own_chunks": own,
+        "share_bytes": own * CHUNK_BYTES,
+        "loaded_bytes": plan.loaded_bytes,
+        "transport": (plan.nodes() > 1).then_some("tcp"),
+    })
+}
+
 /// How the node uses its tiers.
 fn tiers(plan: &TierPlan, options: &Options) -> Value {
     let because = |reason, pays_from: Option<u64>| json!({ "reason": reason, "pays_from": pays_from });
@@ -225,6 +243,7 @@ fn tiers(plan: &TierPlan, options: &Options) -> Value {
 fn io_mode(mode: IoMode) -> &'static str {
     match mode {
         IoMode::Mapped => "mapped",
+        IoMode::Store => "store",
         IoMode::Planned { .. } => "planned",
         IoMode::CursorWalk { .. } => "cursor_walk",
     }

@@ -17,7 +17,7 @@ use super::spec::Secret;
 
 const MAGIC: [u8; 8] = *b"FOREBAY\n";
 /// Grows when handshake or frames change their meaning.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 pub(super) const NONCE_BYTES: usize = 32;
 const DIGEST_BYTES: usize = 32;
 pub(super) const HELLO_BYTES: usize = 8 + 3 * 4 + NONCE_BYTES;

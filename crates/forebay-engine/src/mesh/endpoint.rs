@@ -34,11 +34,22 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The addresses that a leader on machine `from` tries, in this order.
-    pub(super) fn reached_from(&self, from: &Self) -> Vec<SocketAddr> {
+    pub(crate) fn reached_from(&self, from: &Self) -> Vec<SocketAddr> {
         let same = self.machine == from.machine;
         let loopback = (same && self.everywhere).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let others = self.addresses.iter().copied().filter(|_| loopback.is_none());
         loopback.into_iter().chain(others).map(|address| SocketAddr::new(address, self.port)).collect()
+    }
+
+    /// Another socket of the same process.
+    pub(crate) fn at_port(&self, port: u16) -> Self {
+        Self { port, ..self.clone() }
+    }
+
+    /// What another socket of this process binds to, to be reached in the same way.
+    pub(crate) fn bind_address(&self) -> IpAddr {
+        let one = self.addresses.first().copied().filter(|_| !self.everywhere);
+        one.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     }
 
     /// Encodes the endpoint, always in [`ENDPOINT_BYTES`].

@@ -35,14 +35,16 @@ pub enum Channel {
     Token = 2,
     /// Decisions that must be the same on all nodes.
     Settings = 3,
+    /// How nodes serve their shares of an in-memory store.
+    Store = 4,
 }
 
 /// Number of channels.
-pub(super) const CHANNELS: usize = 4;
+pub(super) const CHANNELS: usize = 5;
 
 impl Channel {
     /// All of them.
-    pub const ALL: [Self; CHANNELS] = [Self::Index, Self::Cursor, Self::Token, Self::Settings];
+    pub const ALL: [Self; CHANNELS] = [Self::Index, Self::Cursor, Self::Token, Self::Settings, Self::Store];
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(byte as usize).copied()

@@ -31,6 +31,12 @@ impl Secret {
         Self(bytes)
     }
 
+    /// A secret for another purpose, from which this one cannot be found.
+    #[must_use]
+    pub fn derive(&self, purpose: &str) -> [u8; SECRET_BYTES] {
+        blake3::derive_key(purpose, &self.0)
+    }
+
     pub(super) fn bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }

@@ -28,6 +28,7 @@ use crate::shm::position::{Position, SessionId};
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
 use crate::shm::stall::{Doing, GatherWait, Node, RankFacts, ReaderFacts, Waits};
+use crate::store::{Store, StorePlan};
 
 /// The state that stays the same from session to session.
 pub(crate) struct Context {
@@ -48,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) tier_plan: Option<TierPlan>,
     /// What each node holds, if the order depends on it.
     pub(crate) job_shares: Option<JobShares>,
+    pub(crate) store: Option<Store>,
+    pub(crate) store_plan: Option<StorePlan>,
     pub(crate) mappings: Option<Mappings>,
     /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,

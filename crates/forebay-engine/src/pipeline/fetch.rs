@@ -17,6 +17,7 @@ use crate::batch::layout::Batch;
 use crate::error::Error;
 use crate::pipeline::in_place::{InPlace, Run, runs};
 use crate::pipeline::sample::{Pick, Step};
+use crate::pipeline::store_fetch::Missing;
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::counters::{Counter, count};
 
@@ -31,14 +32,14 @@ const GROUP_BYTES: u64 = 4 << 20;
 const AHEAD_BYTES: u64 = 16 << 20;
 
 /// A large value on its way to its place in the batch.
-struct Value<'m> {
-    slot: usize,
-    column: usize,
-    extent: Extent,
+pub(super) struct Value<'m> {
+    pub(super) slot: usize,
+    pub(super) column: usize,
+    pub(super) extent: Extent,
     /// Bytes in front of the value in its unit.
-    head: usize,
-    unit: u32,
-    into: &'m mut [u8],
+    pub(super) head: usize,
+    pub(super) unit: u32,
+    pub(super) into: &'m mut [u8],
 }
 
 enum Request<'m> {
@@ -111,6 +112,13 @@ impl<'a> Step<'a> {
         }
         small.sort_unstable();
         small.dedup();
+        if let Some(store) = &self.shared().store {
+            let missing = Missing { large, small };
+            let Some(rest) = self.fetch_from_store(store, picks, missing, in_place, columns)? else {
+                return Ok(None);
+            };
+            (large, small) = (rest.large, rest.small);
+        }
         let mut requests: Vec<Request<'_>> = large.into_iter().map(Request::Value).collect();
         requests.extend(runs(&small).into_iter().map(Request::Run));
         requests.sort_unstable_by_key(Request::extent);
@@ -178,7 +186,10 @@ impl<'a> Step<'a> {
         let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else { return None };
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return None };
         let is_raw = located.units()[slice.unit as usize].codecs == CodecChain::STORED;
-        if !is_raw || slice.length < STRAIGHT_BYTES || !part.is_in_place() || self.is_mappable(extent) {
+        // From a store, small ones cost no request of their own.
+        let is_in_store = || self.shared().store.as_ref().is_some_and(|store| store.parts(extent).is_some());
+        let is_large = slice.length >= STRAIGHT_BYTES || is_in_store();
+        if !is_raw || !is_large || !part.is_in_place() || self.is_mappable(extent) {
             return None;
         }
         Some(Value { slot, column, extent, head: slice.offset as usize, unit: slice.unit, into: &mut [] })

@@ -21,6 +21,9 @@ pub(crate) struct InPlace {
     memory: Vec<u8>,
     /// Where an extent is in `memory`.
     extents: HashMap<Extent, Range<usize>>,
+    /// Memory of extents that came from a store, and where they are in it.
+    fetched: Vec<u8>,
+    fetched_extents: HashMap<Extent, Range<usize>>,
     /// Columns that are in the batch: slot times columns plus column.
     placed: Vec<usize>,
     /// Whether the samples at hand were looked through for what is missing.
@@ -32,10 +35,12 @@ pub(crate) struct InPlace {
 impl InPlace {
     /// The bytes of a small extent.
     pub(crate) fn get(&self, extent: Extent) -> Option<&[u8]> {
-        if self.extents.is_empty() {
+        let read = || self.extents.get(&extent).map(|range| &self.memory[range.clone()]);
+        let fetched = || self.fetched_extents.get(&extent).map(|range| &self.fetched[range.clone()]);
+        if self.extents.is_empty() && self.fetched_extents.is_empty() {
             return None;
         }
-        self.extents.get(&extent).map(|range| &self.memory[range.clone()])
+        read().or_else(fetched)
     }
 
     /// Whether a column is in the batch: slot times columns plus column.
@@ -55,6 +60,22 @@ impl InPlace {
         for member in &small[run.members.clone()] {
             let start = run.start + (member.offset - run.extent.offset) as usize;
             self.extents.insert(*member, start..start + member.length as usize);
+        }
+    }
+
+    /// Memory for extents that come from a store, one after the other.
+    pub(crate) fn fetched_memory(&mut self, bytes: usize) -> &mut [u8] {
+        self.fetched.resize(self.fetched.len().max(bytes), 0);
+        &mut self.fetched[..bytes]
+    }
+
+    /// Takes over these extents, whose memory is filled.
+    pub(crate) fn has_fetched(&mut self, extents: impl Iterator<Item = Extent>) {
+        let mut start = 0;
+        for extent in extents {
+            let end = start + extent.length as usize;
+            self.fetched_extents.insert(extent, start..end);
+            start = end;
         }
     }
 
@@ -82,6 +103,7 @@ impl InPlace {
     /// Forgets what was read for other samples.
     pub(crate) fn clear(&mut self) {
         self.extents.clear();
+        self.fetched_extents.clear();
         self.placed.clear();
         self.asked = false;
         self.missed.set(false);

@@ -31,6 +31,7 @@ pub(crate) mod root_lookup;
 pub(crate) mod sample;
 pub(crate) mod sample_parts;
 pub(crate) mod session;
+mod store_fetch;
 pub(crate) mod thread_group;
 pub(crate) mod threads;
 pub(crate) mod unit_decoder;

@@ -561,6 +561,9 @@ impl<'a> Step<'a> {
     pub(crate) fn is_mappable(&self, extent: Extent) -> bool {
         let context = self.shared();
         let Extent { shard, offset, length } = extent;
+        if context.store.as_ref().is_some_and(|store| store.own(extent).is_some()) {
+            return true;
+        }
         if context.tiers.as_ref().is_some_and(|tiers| tiers.in_memory(shard, offset, length).is_some()) {
             return true;
         }
@@ -575,6 +578,11 @@ impl<'a> Step<'a> {
 
     /// The bytes of an extent, if a mapping may be used for them now.
     fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
+        if let Some(bytes) = self.shared().store.as_ref().and_then(|store| store.own(extent)) {
+            let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
+            self.shared().count_level(self.shared().epoch_of(self.claim.step), Level::Share, counts);
+            return Some(bytes);
+        }
         if let Some(tiers) = &self.shared().tiers
             && let Some((place, bytes)) = tiers.in_memory(extent.shard, extent.offset, extent.length)
         {
@@ -655,6 +663,24 @@ impl<'a> Step<'a> {
             &bytes[value.clone()],
             &bytes[value.end..],
         )?)
+    }
+
+    /// Like [`Step::check`], of a value and its margins that are in different places.
+    pub(crate) fn check_parts(
+        &self,
+        located: &Located,
+        unit: u32,
+        extent: Extent,
+        head: &[u8],
+        value: &[u8],
+        tail: &[u8],
+    ) -> Result<(), Error> {
+        self.check_head(located, unit, extent, head)?;
+        let context = self.shared();
+        if !context.settings.checksums {
+            return Ok(());
+        }
+        Ok(context.index.check_data(extent, head, value, tail)?)
     }
 
     fn check_head(&self, located: &Located, unit: u32, extent: Extent, head: &[u8]) -> Result<(), Error> {

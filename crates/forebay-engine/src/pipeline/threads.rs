@@ -17,6 +17,9 @@ use crate::pipeline::{gather, planner, reader, root};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
 
+/// Gather threads of a rank with an in-memory store: as many steps are in flight.
+const STORE_THREADS: usize = 4;
+
 /// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are
 /// shared by its ranks.
 const GATHER_THREADS: usize = 4;
@@ -56,7 +59,11 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     let gatherers = if session.rank_locator.is_some() {
         1 // a locator takes steps in order
     } else {
-        gather_threads(context.region.layout().ranks, context.region.layout().buffers)
+        let threads = gather_threads(context.region.layout().ranks, context.region.layout().buffers);
+        // They wait for other nodes most of the time.
+        let of_store =
+            context.store.is_some().then(|| STORE_THREADS.min(context.region.layout().buffers - 1));
+        threads.max(of_store.unwrap_or(0))
     };
     for gatherer in 0..gatherers {
         match session.spawn("gather", Kind::Gathers, |session| gather::run(session)) {

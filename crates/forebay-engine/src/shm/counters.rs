@@ -94,12 +94,19 @@ pub enum Level {
     PageCache,
     /// The data set's own files, read with system calls.
     Source,
+    /// This node's share of an in-memory store.
+    Share,
+    /// The shares of other nodes.
+    Peers,
     /// A storage tier, by its place in the user's list.
     Tier(usize),
 }
 
 /// Levels that a loader has at most.
-const MOST_LEVELS: usize = LEVEL_NAMES.len() + MAX_LEVELS;
+const MOST_LEVELS: usize = FIRST_TIER + MAX_LEVELS;
+
+/// Number of the first tier among the levels.
+const FIRST_TIER: usize = LEVEL_NAMES.len() + STORE_LEVEL_NAMES.len();
 
 impl Level {
     /// Its place among all levels: first those that every loader has, then the tiers.
@@ -107,13 +114,18 @@ impl Level {
         match self {
             Self::PageCache => 0,
             Self::Source => 1,
-            Self::Tier(place) => LEVEL_NAMES.len() + place,
+            Self::Share => 2,
+            Self::Peers => 3,
+            Self::Tier(place) => FIRST_TIER + place,
         }
     }
 }
 
 /// The levels that every loader has, and the names they have in `stats()`.
 pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
+
+/// The levels that a loader with an in-memory store also has.
+pub const STORE_LEVEL_NAMES: [(Level, &str); 2] = [(Level::Share, "share"), (Level::Peers, "peers")];
 
 /// The columns of a level in `stats()`: requests that it answered, their bytes, system calls for
 /// them, and requests that it could not answer, which went to the next level or failed.

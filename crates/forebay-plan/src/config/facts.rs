@@ -105,6 +105,8 @@ pub struct ReadOptions {
     pub batch_buffers: Option<u32>,
     /// Whether data are checked against the checksums of the format.
     pub checksums: bool,
+    /// Whether samples come from an in-memory store.
+    pub store: bool,
 }
 
 impl ReadOptions {
@@ -121,6 +123,7 @@ impl ReadOptions {
             prefetch_windows: None,
             batch_buffers: None,
             checksums: false,
+            store: false,
         }
     }
 }

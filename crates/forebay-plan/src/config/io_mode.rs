@@ -109,6 +109,8 @@ pub enum IoMode {
     /// Each rank copies its samples from a mapping of resident files; it plans and reads nothing
     /// for others.
     Mapped,
+    /// Each rank gets its samples from an in-memory store; it plans and reads nothing for others.
+    Store,
     /// Readers execute a plan for all ranks of the node.
     Planned {
         /// Whether the readers are the node's roots, which alone touch storage.
@@ -126,7 +128,7 @@ impl IoMode {
     /// Whether each rank reads its samples itself, without readers and plans.
     #[must_use]
     pub fn is_alone(self) -> bool {
-        matches!(self, Self::Mapped | Self::CursorWalk { roots: false })
+        matches!(self, Self::Mapped | Self::Store | Self::CursorWalk { roots: false })
     }
 
     /// Whether the readers are the node's roots.
@@ -240,6 +242,8 @@ impl IoChoice {
             || (walks && is_counted);
         let mode = if walks {
             IoMode::CursorWalk { roots }
+        } else if options.store {
+            IoMode::Store
         } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
             // Readers decode coded units once for all ranks.
             IoMode::Mapped

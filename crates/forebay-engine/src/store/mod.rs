@@ -1,0 +1,18 @@
+//! The in-memory store: each node keeps a share of the data set in memory and serves it to the
+//! others.
+//!
+//! - `setup`: the leaders agree on the layout, load the shares and exchange addresses
+//!   ([`StorePlan`]). A [`Server`] of each leader exports its share.
+//! - `load`: reads a share from the files.
+//! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
+//!   those of other nodes.
+//!
+//! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
+//! whole or not at all. What no share holds is read from the source.
+
+mod client;
+mod load;
+mod setup;
+
+pub(crate) use client::{Failed, Part, Store, Want};
+pub(crate) use setup::{Server, StorePlan, StoreQuestion, set_up};

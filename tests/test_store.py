@@ -1,0 +1,106 @@
+"""The in-memory store: batches are those of the plain loader, and the source is read once."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+from ranks import tiers
+from ranks.pool import Raised
+from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
+
+SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
+
+
+def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", on_lost="raise", batch=12, **more):
+    """Go through epochs with a store on these nodes, or without one; return what each rank found."""
+    strategy = "pread" if store is None else forebay.Strategy(store=store, on_lost=on_lost)
+    options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
+    options |= more.pop("options", {})
+    arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
+    where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
+    found = pool.outcomes(pool.begin(len(nodes), tiers.deliver, **where, **arguments))
+    for one in found:
+        assert not isinstance(one, Raised), one.trace
+        assert one["warnings"] == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(pool, tier_data):
+    """Give the steps of each rank without a store."""
+    known = {}
+
+    def steps(kind, order, nodes):
+        key = (kind, order, tuple(nodes))
+        if key not in known:
+            found = deliver(pool, tier_data.formats[kind], kind, nodes, order=order, store=None)
+            known[key] = [one["steps"] for one in found]
+        return known[key]
+
+    return steps
+
+
+@pytest.mark.sweep(together=2)
+@pytest.mark.parametrize("order", ["sequential", "shuffle", "local-shuffle", "group"])
+@pytest.mark.parametrize("nodes", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_batches_are_those_without_a_store(pool, tier_data, plain, kind, nodes, order):
+    found = deliver(pool, tier_data.formats[kind], kind, nodes, order=order)
+    assert [one["steps"] for one in found] == plain(kind, order, nodes)
+
+
+def of_level(found, name):
+    return sum(one["levels"][-1][name]["bytes"] for one in found)
+
+
+@pytest.mark.parametrize("nodes", [[0, 0], [0, 0, 1, 1], [0, 1, 2, 3]], ids=str)
+def test_the_source_is_read_once_in_five_epochs(pool, tier_data, nodes):
+    path = tier_data.formats["raw"]
+    found = deliver(pool, path, "raw", nodes, epochs=5, options={"epochs": 5})
+    assert of_level(found, "source") <= 1.01 * path.stat().st_size
+    assert (of_level(found, "peers") > 0) == (len(set(nodes)) > 1)
+    delivered = sum(len(ids) for one in found for ids, _ in one["steps"]) * SAMPLE_BYTES
+    assert of_level(found, "share") + of_level(found, "peers") == delivered
+
+
+@pytest.mark.parametrize("kind", ["raw", "lmdb", "npy", "tfrecord"])
+def test_what_fits_in_no_share_comes_from_the_source(pool, tier_data, plain, kind):
+    nodes = [0, 0, 1, 1]
+    found = deliver(pool, tier_data.formats[kind], kind, nodes, store="1MiB", epochs=2)
+    assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
+    store = found[0]["store"]
+    assert store["own_chunks"] == 1
+    assert store["held_chunks"] <= 2 < store["chunks"]
+    later = [one["by_epoch"][1] for one in found]
+    assert sum(one["source"] for one in later) > 0
+    assert sum(one["share"] + one["peers"] for one in later) > 0
+
+
+def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):
+    path = tier_data.formats["raw"]
+    first = deliver(pool, path, "raw", [0, 0, 1, 1], stop=5)
+    whole = plain("raw", "shuffle", [0, 1, 2, 3])
+    rest = deliver(pool, path, "raw", [0, 1, 2, 3], state=first[0]["state"])
+    assert [one["steps"] for one in rest] == [steps[5:] for steps in whole]
+
+
+def test_checksums_are_compared(pool, tier_data, plain):
+    path = tier_data.formats["tfrecord"]
+    found = deliver(pool, path, "tfrecord", [0, 1], options={"checksums": True})
+    assert [one["steps"] for one in found] == plain("tfrecord", "shuffle", [0, 1])
+
+
+def test_options_that_make_no_sense_with_a_store_are_refused():
+    for wrong, words in (
+        ({"store": "auto", "access": "pread"}, "access"),
+        ({"store": "auto", "readers": 2}, "readers"),
+        ({"store": "auto", "locate": "scan"}, "locate"),
+        ({"on_lost": "source"}, "on_lost"),
+        ({"store": "auto", "on_lost": "never"}, "on_lost"),
+        ({"store": "much"}, "store"),
+        ({"store": 5}, "store"),
+    ):
+        with pytest.raises(forebay.OptionError, match=words):
+            forebay.Strategy(**wrong)
+
