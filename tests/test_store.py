@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 
 import forebay
 from ranks import tiers
-from ranks.pool import Raised
+from ranks.pool import Pool, Raised
 from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
 
 SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
@@ -89,6 +92,31 @@ def test_checksums_are_compared(pool, tier_data, plain):
     path = tier_data.formats["tfrecord"]
     found = deliver(pool, path, "tfrecord", [0, 1], options={"checksums": True})
     assert [one["steps"] for one in found] == plain("tfrecord", "shuffle", [0, 1])
+
+
+@pytest.fixture
+def losing(monkeypatch):
+    """Give fresh processes; each leader withdraws its share after 4 batches."""
+    pool = Pool()
+    monkeypatch.setenv("FOREBAY_FAILPOINT", "share:lose:4")
+    yield partial(deliver, pool)
+    pool.end()
+
+
+def test_a_lost_share_is_an_error_that_names_node_and_step(tier_data, losing):
+    arguments = {"path": tier_data.formats["raw"], "kind": "raw", "nodes": [0, 1], "epochs": 3}
+    with pytest.raises(AssertionError) as raised:
+        losing(**arguments)
+    assert "StorageError" in str(raised.value)
+    assert re.search(r"fetch step \d+ from node [01]: the connection is lost", str(raised.value))
+
+
+def test_the_source_takes_the_place_of_a_lost_share(tier_data, plain, losing):
+    nodes = [0, 0, 1, 1]
+    found = losing(path=tier_data.formats["raw"], kind="raw", nodes=nodes, on_lost="source")
+    assert [one["steps"] for one in found] == plain("raw", "shuffle", nodes)
+    assert of_level(found, "source") > 1.1 * tier_data.formats["raw"].stat().st_size
+    assert all(one["levels"][-1]["peers"]["skipped"] > 0 for one in found)
 
 
 def test_options_that_make_no_sense_with_a_store_are_refused():

@@ -6,6 +6,8 @@
 //!   for the N-th time. The test then continues the process or kills it.
 //! - `guess:wrong` makes each page prefetch of a root that waits for a cursor miss the pages that
 //!   it needs.
+//! - `share:lose:N` makes the leader of a node withdraw its share of an in-memory store after its
+//!   N-th batch.
 //!
 //! Without the variable a failpoint costs one load. An invalid value is an error when a loader is
 //! created.
@@ -33,6 +35,7 @@ pub enum StopPoint {
 enum Failpoint {
     Stop { point: StopPoint, left: AtomicU64 },
     WrongGuesses,
+    LoseShare { left: AtomicU64 },
 }
 
 impl FromStr for Failpoint {
@@ -41,13 +44,17 @@ impl FromStr for Failpoint {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "{VARIABLE}: expected guess:wrong or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
+                "{VARIABLE}: expected guess:wrong, share:lose:N, or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
                  found {text:?}"
             )
         };
         let parts: Vec<&str> = text.split(':').collect();
         let (name, count) = match parts[..] {
             ["guess", "wrong"] => return Ok(Self::WrongGuesses),
+            ["share", "lose", count] => {
+                let left = count.parse().ok().filter(|count| *count > 0).ok_or_else(expected)?;
+                return Ok(Self::LoseShare { left: AtomicU64::new(left) });
+            }
             ["stop", name] => (name, Some(1)),
             ["stop", name, count] => (name, count.parse().ok().filter(|count| *count > 0)),
             _ => return Err(expected()),
@@ -99,6 +106,13 @@ pub fn spoils_guesses() -> bool {
     matches!(wanted(), Ok(Some(Failpoint::WrongGuesses)))
 }
 
+/// Whether the share of this node is to be withdrawn now; called once for each batch.
+#[must_use]
+pub fn loses_share() -> bool {
+    let Ok(Some(Failpoint::LoseShare { left })) = wanted() else { return false };
+    left.load(Ordering::Relaxed) > 0 && left.fetch_sub(1, Ordering::Relaxed) == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,9 +126,19 @@ mod tests {
         assert_eq!(stop("stop:cursor"), Some((StopPoint::Cursor, 1)));
         assert_eq!(stop("stop:scan:20"), Some((StopPoint::Scan, 20)));
         assert!(matches!("guess:wrong".parse(), Ok(Failpoint::WrongGuesses)));
-        for wrong in
-            ["stop", "stop:", "stop:nowhere", "stop:token:0", "stop:token:x", "stop:token:1:2", "guess", "x"]
-        {
+        assert!(matches!("share:lose:3".parse(), Ok(Failpoint::LoseShare { .. })));
+        for wrong in [
+            "stop",
+            "stop:",
+            "stop:nowhere",
+            "stop:token:0",
+            "stop:token:x",
+            "stop:token:1:2",
+            "guess",
+            "x",
+            "share:lose",
+            "share:lose:0",
+        ] {
             let refused = wrong.parse::<Failpoint>().unwrap_err();
             assert!(refused.contains("stop:PLACE[:N]") && refused.contains(wrong), "{refused}");
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_host::failpoint;
 use forebay_types::Extent;
 
 use crate::batch::buffer_pool::Taken;
@@ -94,6 +95,9 @@ impl Engine {
         let steps = self.steps_per_epoch();
         let (epoch, step) = (consumer.step / steps, consumer.step % steps);
         consumer.step += 1;
+        if self.server.is_some() && failpoint::loses_share() {
+            self.withdraw_share();
+        }
         count(slot, Counter::Steps, 1);
         count(slot, Counter::Samples, batch.samples() as u64);
         counters::record_delivery(context.region.ranks(), context.local_rank());

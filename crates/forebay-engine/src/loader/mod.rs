@@ -502,6 +502,13 @@ impl Engine {
         }
     }
 
+    /// Ends the service of this node's share, as if its server had failed.
+    pub(crate) fn withdraw_share(&self) {
+        if let Some(server) = &self.server {
+            server.withdraw();
+        }
+    }
+
     /// Sets the number of groups of nodes that read one after another; `None`: the number that
     /// measures best.
     ///

@@ -78,6 +78,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Ends the service.
+    pub(crate) fn withdraw(&self) {
+        self.exporter.withdraw(STORE);
+    }
+
     /// Waits a moment for other nodes that still fetch.
     pub(crate) fn linger(&self) {
         let begun = Instant::now();
