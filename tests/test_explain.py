@@ -23,6 +23,7 @@ from forebay.config import (
     Order,
     Reading,
     ShuffleQuality,
+    Store,
     TierLevel,
     Tiers,
 )
@@ -101,6 +102,7 @@ PLAIN = Config(
         batch_buffer_bytes=5 * MIB,
     ),
     tiers=None,
+    store=None,
     linked_nodes=None,
     fallbacks=(),
     now=Now(
@@ -121,6 +123,15 @@ SEQUENTIAL = replace(
     ),
 )
 LOCAL = Locality(pool_steps=1, nodes=4, local_share=0.957, held_share=0.25, units=1152, unit_bytes=8 * MIB)
+STORE = Store(
+    nodes=4,
+    chunks=9216,
+    held_chunks=9216,
+    own_chunks=2304,
+    share_bytes=2304 * MIB,
+    loaded_bytes=2304 * MIB,
+    transport="tcp",
+)
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 
 TIERS = Tiers(
@@ -181,6 +192,10 @@ CASES = {
             kind="local-shuffle",
             local=Locality(pool_steps=1, nodes=1, local_share=1.0, held_share=1.0),
         ),
+    ),
+    "store": replace(PLAIN, store=STORE, linked_nodes=4),
+    "store-of-a-part": replace(
+        PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4
     ),
     "mapped": replace(
         PLAIN,

@@ -16,7 +16,7 @@ SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
 
 
 def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", on_lost="raise", batch=12, **more):
-    """Go through epochs with a store on these nodes, or without one; return what each rank found."""
+    """Go through epochs on these nodes, with a store or without; return what each rank found."""
     strategy = "pread" if store is None else forebay.Strategy(store=store, on_lost=on_lost)
     options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
     options |= more.pop("options", {})
@@ -131,4 +131,3 @@ def test_options_that_make_no_sense_with_a_store_are_refused():
     ):
         with pytest.raises(forebay.OptionError, match=words):
             forebay.Strategy(**wrong)
-

@@ -47,7 +47,7 @@ def _size(size_bytes: int) -> str:
 
 def lines(config: Config) -> list[str]:
     """Return what was decided and why, a line each."""
-    parts = (_given, _order, _index, _access, _reading, _tiers, _memory, _fallbacks, _now)
+    parts = (_given, _order, _index, _access, _reading, _store, _tiers, _memory, _fallbacks, _now)
     return [line for part in parts for line in part(config)]
 
 
@@ -140,6 +140,10 @@ def _index(config: Config) -> Iterator[str]:
 
 def _access(config: Config) -> Iterator[str]:
     data, reading, asked = config.data, config.reading, config.strategy
+    if config.store is not None:
+        where = "local" if data.is_local else "on other nodes"
+        yield f"access: from memory, and by pread for what no node holds ({data.file_system}, {where})"
+        return
     text = f"access: {reading.access}"
     if asked.access == reading.access:
         text += ", as asked"
@@ -167,6 +171,9 @@ def _access(config: Config) -> Iterator[str]:
 
 def _reading(config: Config) -> Iterator[str]:
     reading, asked = config.reading, config.strategy
+    if config.store is not None:
+        yield from _nodes(config)
+        return
     is_walk = reading.io_mode == "cursor_walk"
     if is_walk:
         how = "roots" if reading.roots and reading.locate == "cursor" else reading.locate
@@ -193,8 +200,29 @@ def _reading(config: Config) -> Iterator[str]:
         yield f"stagger: the nodes take turns in {groups}"
     if reading.checksums:
         yield "checksums: that of each record is computed, as asked"
+    yield from _nodes(config)
+
+
+def _nodes(config: Config) -> Iterator[str]:
     if config.linked_nodes is not None:
         yield f"nodes: {config.linked_nodes}, linked by their leaders"
+
+
+def _store(config: Config) -> Iterator[str]:
+    store = config.store
+    if store is None:
+        return
+    chunks = max(1, store.chunks)
+    others = f"; {store.nodes - 1} other node(s) serve theirs over TCP" if store.nodes > 1 else ""
+    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}{others}"
+    rest = store.chunks - store.held_chunks
+    if rest:
+        yield (
+            f"store: {_share(rest / chunks)} of the data set is in no share and read from the source, the same part of each "
+            "step; give store= more memory, or tiers="
+        )
+    else:
+        yield f"store: the nodes hold the whole data set; this one read {_large(store.loaded_bytes)} from the source for it"
 
 
 def _tiers(config: Config) -> Iterator[str]:

@@ -252,7 +252,9 @@ fn io_mode(mode: IoMode) -> &'static str {
 /// The access method that was decided.
 fn access(settings: &Settings) -> AccessChoice {
     match settings.access {
-        AccessChoice::Auto if settings.mode.is_alone() => AccessChoice::Mmap,
+        AccessChoice::Auto if settings.mode.is_alone() && settings.mode != IoMode::Store => {
+            AccessChoice::Mmap
+        }
         AccessChoice::Auto => AccessChoice::Pread,
         choice => choice,
     }

@@ -16,8 +16,8 @@ use forebay_types::{CodecChain, Extent, Piece};
 use crate::batch::layout::Batch;
 use crate::error::Error;
 use crate::pipeline::in_place::{InPlace, Run, runs};
+use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
-use crate::pipeline::store_fetch::Missing;
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::counters::{Counter, count};
 
@@ -30,17 +30,6 @@ const GROUP_BYTES: u64 = 4 << 20;
 
 /// How much the kernel is asked for ahead of the request that is waited for \[bytes\].
 const AHEAD_BYTES: u64 = 16 << 20;
-
-/// A large value on its way to its place in the batch.
-pub(super) struct Value<'m> {
-    pub(super) slot: usize,
-    pub(super) column: usize,
-    pub(super) extent: Extent,
-    /// Bytes in front of the value in its unit.
-    pub(super) head: usize,
-    pub(super) unit: u32,
-    pub(super) into: &'m mut [u8],
-}
 
 enum Request<'m> {
     Run(Run),

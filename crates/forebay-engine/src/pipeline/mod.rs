@@ -9,7 +9,8 @@
 //!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
 //!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers: `fetch` reads what no reader staged into `in_place`; `sample`
+//! - `gather` fills batch buffers: `fetch` finds what no reader staged (`missing`) and reads it into
+//!   `in_place`, `store_fetch` gets it from an in-memory store; `sample`
 //!   and `sample_parts` deliver one sample; `replacement` finds the sample that replaces a bad one,
 //!   and `bad_samples` lists the bad ones.
 
@@ -19,6 +20,7 @@ pub(crate) mod fetch;
 pub(crate) mod gather;
 pub(crate) mod in_place;
 pub(crate) mod locator_host;
+mod missing;
 pub(crate) mod plan_queue;
 pub(crate) mod planner;
 pub(crate) mod rank_locator;

@@ -12,19 +12,11 @@ use std::ptr::NonNull;
 use forebay_types::Extent;
 
 use crate::error::Error;
-use crate::pipeline::fetch::Value;
 use crate::pipeline::in_place::InPlace;
+use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
 use crate::shm::counters::{Counter, Level, LevelCounts, count};
 use crate::store::{Failed, Part, Store, Want};
-
-/// What is missing of a group of samples.
-pub(super) struct Missing<'m> {
-    /// Values on their way to the batch.
-    pub(super) large: Vec<Value<'m>>,
-    /// Extents for memory of the thread.
-    pub(super) small: Vec<Extent>,
-}
 
 /// Memory for a part of an extent.
 struct Place {

@@ -265,8 +265,8 @@ fn requests_of(wants: &[Want], later: &mut Vec<Want>) -> Vec<Vec<Piece>> {
             bytes = 0;
         }
         bytes += part.length;
-        // SAFETY: who made the want claimed the memory until `Store::fetch` returns, which waits for
-        // each ticket or takes the memory back.
+        // SAFETY: who made the want claimed the memory until `Store::fetch` returns, which waits
+        // for each ticket or takes the memory back.
         let into = unsafe { Destination::new(*into, part.length as usize) };
         if let Some(pieces) = requests.last_mut() {
             pieces.push(Piece { offset: part.offset, into });
