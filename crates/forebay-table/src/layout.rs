@@ -18,6 +18,8 @@ use crate::wishes::ring_words;
 
 /// Largest number of source prefixes.
 pub const MAX_PREFIXES: usize = 16;
+/// Devices of a table; the first one is 0. More than prefixes and levels together.
+pub const MAX_DEVICES: usize = 32;
 /// Longest path of a level.
 pub const MAX_LEVEL_PATH_BYTES: usize = 255;
 /// Longest path of a source prefix.
@@ -30,7 +32,7 @@ const FOREIGN_WORDS: usize = 16384;
 const MAX_WISHES: u32 = 1 << 20;
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FBFTABLE");
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The generation of a table that is not maintained any more.
 pub const RETIRED: u64 = u64::MAX;
@@ -46,7 +48,8 @@ pub const WISHES_WORD: usize = 6;
 pub const LEVELS_WORD: usize = 7;
 pub const PREFIXES_WORD: usize = 8;
 pub const RECORDS_WORD: usize = 9;
-pub const HEADER_WORDS: usize = 64;
+const FIRST_DEVICE_WORD: usize = 32;
+pub const HEADER_WORDS: usize = FIRST_DEVICE_WORD + MAX_DEVICES;
 
 /// State (first word), seven zeros, path with its zero.
 pub const LEVEL_WORDS: usize = 40;
@@ -104,6 +107,11 @@ impl Layout {
     #[must_use]
     pub fn part_1_bytes(self) -> usize {
         (self.indexes().end * WORD_BYTES).next_multiple_of(PART_ALIGNMENT)
+    }
+
+    /// The devices, in the header.
+    pub(crate) fn devices() -> Range<usize> {
+        FIRST_DEVICE_WORD..HEADER_WORDS
     }
 
     pub(crate) fn level(level: usize) -> Range<usize> {
