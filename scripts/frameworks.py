@@ -51,7 +51,7 @@ LIGHTNING = (
     "lightning-utilities==0.15.3",
 )
 OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
-OF_TESTS = ("lmdb>=1.4", "pyarrow>=17", "pytest>=8.2", "pytest-timeout>=2.3")
+OF_TESTS = ("lmdb>=1.4", "pytest>=8.2", "pytest-timeout>=2.3")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
 # loaded.

@@ -86,26 +86,6 @@ def test_torch_saves_and_loads_among_the_sources(make_copies, tmp_path):
     check_same(make_copies(data), tmp_path, program, 2)
 
 
-def test_pyarrow_reads_copies(make_copies, tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    data = tmp_path / "data"
-    data.mkdir()
-    table = arrow.table({"x": list(range(1000)), "y": [f"row {number}" for number in range(1000)]})
-    parquet.write_table(table, data / "t.parquet", row_group_size=100)
-    with arrow.OSFile(str(data / "t.arrow"), "wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    program = (
-        "import pyarrow as a, pyarrow.parquet as q, pyarrow.dataset as d\n"
-        "print(q.read_table('t.parquet', columns=['x']).to_pydict()['x'][::99])\n"
-        "print(q.ParquetFile('t.parquet').read_row_group(3).num_rows)\n"
-        "print(d.dataset('t.parquet').to_table(filter=d.field('x') > 990).num_rows)\n"
-        "print(a.ipc.open_file(a.memory_map('t.arrow')).read_all().slice(5, 2).to_pydict())\n"
-        "print(q.read_table('t.parquet', memory_map=True).num_rows)\n"
-    )
-    check_same(make_copies(data), tmp_path, program, 4)
-
-
 def test_tensorflow_reads_copies(make_copies, source, tmp_path):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed: 600 MB")
     program = (
