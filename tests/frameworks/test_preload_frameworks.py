@@ -87,7 +87,7 @@ def test_torch_saves_and_loads_among_the_sources(make_copies, tmp_path):
 
 
 def test_tensorflow_reads_copies(make_copies, source, tmp_path):
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed: 600 MB")
+    pytest.importorskip("tensorflow", reason="tensorflow-cpu could not be had")
     program = (
         # Its log has times.
         "import os; os.dup2(os.open('/dev/null', os.O_WRONLY), 2)\n"
