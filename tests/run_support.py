@@ -30,6 +30,7 @@ class RunSession:
             raise StorageError(facts["fails"])
         self.log("open", **settings)
         self.table, self.warnings, self.looks = Path(facts["table"]), facts.get("warnings", []), 0
+        self.restarts = facts.get("restarts", 0)
 
     def log(self, what, **more):
         with open(facts["log"], "a") as file:

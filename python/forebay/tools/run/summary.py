@@ -27,11 +27,14 @@ SOURCE_OPENS: Mapping[str, str] = {
 _LISTED = 20
 
 
-def lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the summary of a run."""
+def lines(summary: Mapping[str, Any], restarts: int = 0) -> list[str]:
+    """Return the summary of a run, whose daemon was started again so often."""
     counters = summary["counters"]
     told = []
-    if not summary["opens"]:
+    if restarts:
+        times = "once" if restarts == 1 else f"{restarts:,} times"
+        told.append(f"the tier daemon died and was started again {times}: counts are those since then")
+    elif not summary["opens"]:
         told.append(
             f"no program was seen to open a file of {', '.join(summary['sources'])}; static and setuid "
             f"programs, and direct system calls, are not seen"

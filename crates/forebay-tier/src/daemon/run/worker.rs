@@ -127,8 +127,9 @@ pub(super) struct Worker {
     /// Copies that are to be compared at the end.
     to_compare: Option<Vec<FileKey>>,
     copiers: Copiers,
-    /// Copies of this run, where they do not stay.
-    made: Vec<CopyId>,
+    /// Copies that are deleted at the end: those of this run, where they do not stay, and those that
+    /// differ from their sources.
+    passing: Vec<CopyId>,
     memory: Vec<u8>,
     ticket: u64,
     unfinished_since: Option<Instant>,
@@ -175,7 +176,7 @@ impl Worker {
             staged: VecDeque::new(),
             to_compare: None,
             copiers,
-            made: Vec::new(),
+            passing: Vec::new(),
             memory: vec![0; BLOCK_BYTES as usize],
             ticket: 0,
             unfinished_since: None,
@@ -244,7 +245,7 @@ impl Worker {
         for copying in left {
             cache.abandon_copy(copying.copy);
         }
-        self.made.drain(..).for_each(|id| cache.delete_copy(id));
+        self.passing.drain(..).for_each(|id| cache.delete_copy(id));
         self.roots.iter().for_each(|root| cache.leave_root(root.id, &self.levels));
         drop(cache);
         self.shared.orders.has_ended.store(true, Ordering::Release);
@@ -403,6 +404,16 @@ impl Worker {
         if let Some((id, _)) = entry.copy {
             lock(&self.cache).delete_copy(id);
         }
+    }
+
+    /// A copy differs from its source. If this daemon dies before the user is told, another one has to
+    /// find that again.
+    fn stop_serving(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if self.keys.remove(&entry.record).is_some() {
+            table.advance(entry.record, RecordState::Stale);
+        }
+        self.passing.extend(entry.copy.map(|(id, _)| id));
     }
 
     /// Notes that a file is not copied, so that programs do not wish for it again.
@@ -779,7 +790,7 @@ impl Worker {
                     if let (Ok(Some(offset)), Some(entry)) = (differs_at, self.entries.get(&key)) {
                         let path = below(&self.roots[entry.root].path, &entry.path);
                         self.shared.add_difference(path, offset);
-                        self.forget(table, key);
+                        self.stop_serving(table, key);
                     }
                 }
             }
@@ -826,7 +837,7 @@ impl Worker {
             return;
         };
         if !self.shared.options.keep {
-            self.made.push(id);
+            self.passing.push(id);
         }
         let counts = &self.shared.counts;
         counts.copied_files.fetch_add(1, Ordering::Relaxed);
