@@ -195,6 +195,34 @@ def test_of_what_no_program_reads_only_a_share_is_read(
     assert run["asked_bytes"] == LONG_MIB << 20
 
 
+# Opens a file until the daemon has begun a copy of it more than once.
+OPEN_AGAIN = """
+import os, sys, time
+from forebay import _native
+size = os.stat(sys.argv[1]).st_size
+while True:
+    os.close(os.open(sys.argv[1], os.O_RDONLY))
+    (run,) = _native.run_usage()
+    if run["asked_bytes"] > size:
+        break
+    time.sleep(0.05)
+"""
+
+
+def test_a_file_that_was_not_copied_counts_once_however_often_it_was_opened(
+    daemon, tier, long_file, tmp_path
+):
+    drop_from_memory(long_file)
+    summary = tmp_path / "summary.json"
+    words = [*command_line(tier, long_file.parent), "--fetch", "none", "--json", summary, "--"]
+    command = [*words, sys.executable, "-c", OPEN_AGAIN, long_file]
+    subprocess.run(command, check=True, timeout=support.DEADLINE_S)
+    run = json.loads(summary.read_text())["run"]
+    assert (run["not_copied"], run["asked_files"]) == ({"not_in_memory": 1}, 1)
+    assert run["largest_asked"] == {"path": str(long_file), "bytes": LONG_MIB << 20}
+    assert run["asked_bytes"] > LONG_MIB << 20
+
+
 def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
     forebay_run("true", options=["--stage", "--no-keep"])
     files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"

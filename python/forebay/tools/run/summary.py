@@ -68,11 +68,27 @@ def lines(summary: Mapping[str, Any], restarts: int = 0) -> list[str]:
     if left := summary["waiting_files"] + summary["copying_files"]:
         told.append(f"  not copied: {left:,} files: the programs ended before")
     if summary["opens"] and not summary["opens_served"]:
-        told.append(
-            "  nothing was served: a file that is open is never switched to its copy, which serves "
+        told.append(f"  {_nothing_served(summary)}")
+    return told
+
+
+def _nothing_served(summary: Mapping[str, Any]) -> str:
+    largest, files = summary["largest_asked"], summary["asked_files"]
+    if largest is None or files != summary["opens"]:
+        return (
+            "nothing was served: a file that is open is never switched to its copy, which serves "
             "later opens; --stage copies first"
         )
-    return told
+    # No file was opened a second time.
+    what = (
+        f"1 file of {bytes_text(largest['bytes'])} was"
+        if files == 1
+        else f"{files:,} files, the largest of {bytes_text(largest['bytes'])}, were"
+    )
+    return (
+        f"{what} opened once, {largest['path']}: nothing was served, as a file that is open is never "
+        f"switched to its copy; use --stage, or the Loader"
+    )
 
 
 def differences(summary: Mapping[str, Any]) -> list[str]:
