@@ -1,7 +1,9 @@
 //! The device numbers that records refer to: there are few, and a record has room for 5 bits.
 
-use crate::layout::MAX_DEVICES;
 use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Devices of a table; the first one is 0. More than prefixes and levels together.
+pub const MAX_DEVICES: usize = 32;
 
 /// The devices of a table. The first one is 0, which no device has, so a free place holds 0.
 ///

@@ -11,6 +11,7 @@ use core::ops::Range;
 
 use crate::bytes::WORD_BYTES;
 use crate::counter::COUNTER_WORDS;
+use crate::devices::MAX_DEVICES;
 use crate::error::TableError;
 use crate::record::MAX_LEVELS;
 use crate::records::{RECORD_WORDS, index_words};
@@ -18,8 +19,6 @@ use crate::wishes::ring_words;
 
 /// Largest number of source prefixes.
 pub const MAX_PREFIXES: usize = 16;
-/// Devices of a table; the first one is 0. More than prefixes and levels together.
-pub const MAX_DEVICES: usize = 32;
 /// Longest path of a level.
 pub const MAX_LEVEL_PATH_BYTES: usize = 255;
 /// Longest path of a source prefix.

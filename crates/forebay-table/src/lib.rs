@@ -33,12 +33,11 @@ mod writer;
 
 pub use bytes::WORD_BYTES;
 pub use counter::Counter;
+pub use devices::MAX_DEVICES;
 pub use error::TableError;
 pub use hash::path_hash;
 pub use header::{Flags, LevelState, Settings, SourcePrefix, retire};
-pub use layout::{
-    Layout, MAX_CAPACITY, MAX_DEVICES, MAX_LEVEL_PATH_BYTES, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES,
-};
+pub use layout::{Layout, MAX_CAPACITY, MAX_LEVEL_PATH_BYTES, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES};
 pub use record::{CopyFile, CopyIdentity, Identity, MAX_LEVELS, RecordId, RecordState, SourceFile};
 pub use records::{Found, RECORD_WORDS, Records, index_words};
 pub use shared::SharedPart;

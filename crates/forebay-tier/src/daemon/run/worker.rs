@@ -127,8 +127,8 @@ pub(super) struct Worker {
     /// Copies that are to be compared at the end.
     to_compare: Option<Vec<FileKey>>,
     copiers: Copiers,
-    /// Copies that are deleted at the end: those of this run, where they do not stay, and those that
-    /// differ from their sources.
+    /// Copies that are deleted at the end: those of this run, where they do not stay, and those
+    /// that differ from their sources.
     passing: Vec<CopyId>,
     memory: Vec<u8>,
     ticket: u64,
@@ -406,8 +406,8 @@ impl Worker {
         }
     }
 
-    /// A copy differs from its source. If this daemon dies before the user is told, another one has to
-    /// find that again.
+    /// A copy differs from its source. If this daemon dies before the user is told, another one has
+    /// to find that again.
     fn stop_serving(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
         let Some(entry) = self.entries.remove(&key) else { return };
         if self.keys.remove(&entry.record).is_some() {
