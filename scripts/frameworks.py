@@ -1,4 +1,4 @@
-"""Make the environment of the framework tests: CPU torch, lightning, pytest, this package.
+"""Make the environment of the framework tests: torch, lightning, TensorFlow, this package.
 
 In order:
 
@@ -11,12 +11,14 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning and what the tests need are installed without further requirements, which would bring
    step 2's back.
-5. This package is put on the path: its Python files, and the libraries that ``make build`` has left
+5. TensorFlow for CPUs is installed with what it requires. Where it cannot be had, a line says so,
+   and its test is skipped.
+6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
-6. torch and lightning are imported. A stamp then says from which version of this script the
+7. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
 
-It takes about 60 s and 1.5 GB. What it makes is for tests only and never distributed. x86-64 only,
+It takes about 60 s and 2.9 GB. What it makes is for tests only and never distributed. x86-64 only,
 as these wheels are.
 """
 
@@ -51,7 +53,8 @@ LIGHTNING = (
     "lightning-utilities==0.15.3",
 )
 OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
-OF_TESTS = ("lmdb>=1.4", "pyarrow>=17", "pytest>=8.2", "pytest-timeout>=2.3")
+TENSORFLOW = "tensorflow-cpu==2.21.0"
+OF_TESTS = ("lmdb>=1.4", "pytest>=8.2", "pytest-timeout>=2.3")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
 # loaded.
@@ -189,6 +192,11 @@ def make() -> int:
     if others.returncode != 0:
         sys.stderr.write(others.stderr)
         return others.returncode
+    # It also finds that requirements of torch are missing.
+    added = subprocess.run([*pip, TENSORFLOW], stderr=subprocess.PIPE, text=True, check=False)
+    if added.returncode != 0:
+        sys.stderr.write(added.stderr)
+        print(f"frameworks: {TENSORFLOW} cannot be had here: its test is skipped", flush=True)
     paths = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
         capture_output=True,

@@ -30,6 +30,7 @@ class RunSession:
             raise StorageError(facts["fails"])
         self.log("open", **settings)
         self.table, self.warnings, self.looks = Path(facts["table"]), facts.get("warnings", []), 0
+        self.restarts = facts.get("restarts", 0)
 
     def log(self, what, **more):
         with open(facts["log"], "a") as file:
@@ -74,7 +75,9 @@ def a_summary(**more):
         **dict.fromkeys(
             ("opens", "opens_served", "copied_files", "copied_bytes", "followed_bytes", "fetched_bytes"), 0
         ),
-        **dict.fromkeys(("asked_bytes", "waiting_files", "copying_files", "compared_files", "programs"), 0),
+        **dict.fromkeys(("asked_bytes", "asked_files"), 0),
+        "largest_asked": None,
+        **dict.fromkeys(("waiting_files", "copying_files", "compared_files", "programs"), 0),
         "not_copied": {},
         "differences": [],
         **more,

@@ -23,6 +23,9 @@ import h5py
 import lmdb
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -61,6 +64,13 @@ def make_tree(directory):
     Image.fromarray(pixels).save(directory / "image.png")
     Image.fromarray(pixels).save(directory / "image.jpeg")
     pd.DataFrame({"x": range(500), "y": [f"row {n}" for n in range(500)]}).to_csv(directory / "t.csv")
+    table = pyarrow.table({"x": list(range(1_000)), "y": [f"row {n}" for n in range(1_000)]})
+    pyarrow.parquet.write_table(table, directory / "t.parquet", row_group_size=100)
+    with (
+        pyarrow.OSFile(str(directory / "t.arrow"), "wb") as file,
+        pyarrow.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
     np.savez(directory / "arrays.npz", a=np.arange(500), b=np.ones(3))
     np.save(directory / "array.npy", np.arange(500))
     with h5py.File(directory / "set.h5", "w") as file:
@@ -120,6 +130,18 @@ READERS = {
         "import h5py\nwith open('set.h5', 'rb') as f, h5py.File(f, 'r') as h: print(h['x'][::50])"
     ),
     "pandas": python("import pandas as pd; t = pd.read_csv('t.csv'); print(t.describe(), t.y[77], len(t))"),
+    "pandas of parquet": python(
+        "import pandas as pd; t = pd.read_parquet('t.parquet', filters=[('x', '>', 500)])\n"
+        "print(t.describe(), t.y.iloc[77], len(t)); print(pd.read_feather('t.arrow').x.sum())"
+    ),
+    "pyarrow": python(
+        "import pyarrow as a, pyarrow.parquet as q, pyarrow.dataset as d\n"
+        "print(q.read_table('t.parquet', columns=['x']).to_pydict()['x'][::99])\n"
+        "print(q.ParquetFile('t.parquet').read_row_group(3).num_rows)\n"
+        "print(d.dataset('t.parquet').to_table(filter=d.field('x') > 990).num_rows)\n"
+        "print(a.ipc.open_file(a.memory_map('t.arrow')).read_all().slice(5, 2).to_pydict())\n"
+        "print(q.read_table('t.parquet', memory_map=True).num_rows)"
+    ),
     "Pillow": python(
         "from PIL import Image\nfor n in ('image.png', 'image.jpeg'):\n"
         "    i = Image.open(n); print(i.size, i.convert('L').tobytes()[:99]); i.close()"

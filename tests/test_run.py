@@ -331,14 +331,17 @@ def test_staging_shows_a_bar_on_a_terminal_and_stops_with_the_job(runs, terminal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_staging_and_no_program_starts(runs, number):
-    command = runs.command("echo", "begun", options=["--stage"], steps=10**9)
+def test_a_signal_ends_staging_and_no_program_starts(runs, number, tmp_path):
+    file = tmp_path / "summary.json"
+    command = runs.command("echo", "begun", options=["--stage", "--json", file], steps=10**9)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         support.wait_until(lambda: any(one["what"] == "stage" for one in runs.calls()), "staging to begin")
         process.send_signal(number)
         assert process.stdout.read() == b""
     assert process.returncode == -number
-    assert runs.calls()[-1]["what"] == "close"
+    assert [one["what"] for one in runs.calls()[-2:]] == ["stage", "close"]
+    written = json.loads(file.read_text())
+    assert (written["signal"], written["exit_status"], written["run"]) == (number, None, a_summary())
 
 
 A_LEVEL = {
@@ -365,6 +368,25 @@ def test_a_summary_goes_to_stderr_of_the_first_rank_of_a_node(runs):
     assert runs.run("true", summary=served, env={"SLURM_LOCALID": "1"}).stderr == b""
     none = runs.run("true", summary=a_summary(opens=7, counters={"unknown": 7})).stderr.decode()
     assert "--stage" in none
+
+
+@pytest.mark.parametrize(("files", "opens", "is_named"), [(1, 1, True), (3, 3, True), (3, 7, False)])
+def test_the_largest_file_is_named_if_each_was_opened_once_and_nothing_was_served(
+    runs, files, opens, is_named
+):
+    largest = {"path": "/data/large", "bytes": 80 << 30}
+    found = a_summary(opens=opens, counters={"unknown": opens}, asked_files=files, largest_asked=largest)
+    told = runs.run("true", summary=found).stderr.decode()
+    assert ("/data/large" in told, "80 GiB" in told, "--stage" in told) == (is_named, is_named, True)
+
+
+@pytest.mark.parametrize("opens", [0, 7])
+def test_a_daemon_that_was_started_again_is_told_of(runs, tmp_path, opens):
+    file = tmp_path / "summary.json"
+    found = a_summary(sources=["/data/x"], opens=opens, opens_served=opens)
+    told = runs.run("true", options=["--json", file], summary=found, restarts=2).stderr.decode()
+    assert ("2 times" in told, "/data/x" in told) == (True, False)
+    assert json.loads(file.read_text())["daemon_restarts"] == 2
 
 
 def test_json_has_the_documented_keys(runs, tmp_path):

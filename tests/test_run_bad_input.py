@@ -48,7 +48,7 @@ CASES = {
         "source/file inside of source",
     ),
     "no such tier": (("--tier", "missing:8MiB", *SOURCE, "--", "touch", "begun"), "tier missing"),
-    "no size": (("--tier", "tier", *SOURCE, "--", "touch", "begun"), "PATH:SIZE"),
+    "no size": (("--tier", "tier", *SOURCE, "--", "touch", "begun"), "--tier /scratch/me:200GiB"),
     "size that cannot be read": (("--tier", "tier:much", *SOURCE, "--", "touch", "begun"), "'much'"),
     "size zero": (("--tier", "tier:0", *SOURCE, "--", "touch", "begun"), "'0'"),
     "tier inside of the source": (

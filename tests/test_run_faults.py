@@ -22,6 +22,8 @@ import emulator
 import support
 from forebay import _native
 from forebay.tools import pfs
+from forebay.tools.run.command_line import Arguments
+from forebay.tools.run.served import open_session, settings
 from tier_support import settle
 
 FILES = 6
@@ -213,6 +215,31 @@ def test_a_daemon_that_is_killed_while_files_are_staged_is_followed_by_one_that_
     assert len(daemon.pids()) == 1
     found = job.end()
     assert found["opens_served"] == FILES
+    assert json.loads(job.json.read_text())["daemon_restarts"] == 1
+
+
+def test_another_daemon_compares_the_copies_if_the_first_one_dies_after_that(
+    start, daemon, place, old_source
+):
+    """The summary of a daemon that has compared nothing would find no difference."""
+    start(old_source, place, **STAGED).end()
+    damaged = min((place / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())
+    damaged.chmod(0o600)
+    with damaged.open("r+b") as copy:
+        first = copy.read(1)[0]
+        copy.seek(0)
+        copy.write(bytes([first ^ 1]))
+    arguments = Arguments(tiers=(f"{place}:64MiB",), sources=(str(old_source),), check=True)
+    session = open_session(settings(arguments, {}))
+    try:
+        session.finish(0.0)
+        daemon.kill()
+        found = session.summary()
+        assert session.restarts == 1
+    finally:
+        session.close()
+    assert found["compared_files"] == FILES
+    assert [one["offset"] for one in found["differences"]] == [0]
 
 
 # Numbers of system calls of x86-64 with which a copy is made, and what the daemon makes of it.

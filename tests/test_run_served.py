@@ -195,6 +195,34 @@ def test_of_what_no_program_reads_only_a_share_is_read(
     assert run["asked_bytes"] == LONG_MIB << 20
 
 
+# Opens a file until the daemon has begun a copy of it more than once.
+OPEN_AGAIN = """
+import os, sys, time
+from forebay import _native
+size = os.stat(sys.argv[1]).st_size
+while True:
+    os.close(os.open(sys.argv[1], os.O_RDONLY))
+    (run,) = _native.run_usage()
+    if run["asked_bytes"] > size:
+        break
+    time.sleep(0.05)
+"""
+
+
+def test_a_file_that_was_not_copied_counts_once_however_often_it_was_opened(
+    daemon, tier, long_file, tmp_path
+):
+    drop_from_memory(long_file)
+    summary = tmp_path / "summary.json"
+    words = [*command_line(tier, long_file.parent), "--fetch", "none", "--json", summary, "--"]
+    command = [*words, sys.executable, "-c", OPEN_AGAIN, long_file]
+    subprocess.run(command, check=True, timeout=support.DEADLINE_S)
+    run = json.loads(summary.read_text())["run"]
+    assert (run["not_copied"], run["asked_files"]) == ({"not_in_memory": 1}, 1)
+    assert run["largest_asked"] == {"path": str(long_file), "bytes": LONG_MIB << 20}
+    assert run["asked_bytes"] > LONG_MIB << 20
+
+
 def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
     forebay_run("true", options=["--stage", "--no-keep"])
     files = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
@@ -231,6 +259,49 @@ def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, d
     assert done.stderr.count("opens of sources got a copy") == 1
     assert len(daemon.pids()) == 1
     assert len(list((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())) == FILES
+
+
+TASKS = 3
+
+
+def test_tasks_of_srun_share_a_daemon_and_the_first_of_the_node_sums_up(
+    daemon, tier, data, tmp_path, monkeypatch
+):
+    """On the second node of a job, which has no task with rank 0."""
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
+    program = [sys.executable, "-c", ROUNDS, data, "2"]
+    tasks = []
+    for task in range(TASKS):
+        of_slurm = {
+            "SLURM_JOB_ID": "7",
+            "SLURM_STEP_ID": "0",
+            "SLURM_NTASKS": str(2 * TASKS),
+            "SLURM_NNODES": "2",
+            "SLURM_NODEID": "1",
+            "SLURM_PROCID": str(TASKS + task),
+            "SLURM_LOCALID": str(task),
+        }
+        options = ["--stage", "--json", tmp_path / f"{task}.json"]
+        command = [*command_line(tier, data), *options, "--", *program]
+        tasks.append(
+            subprocess.Popen(
+                command,
+                env={**os.environ, **of_slurm},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    told = [task.communicate(timeout=support.DEADLINE_S) for task in tasks]
+    assert [task.returncode for task in tasks] == [0] * TASKS, told
+    alone = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert [output for output, _ in told] == [alone] * TASKS
+    assert ["opens of sources got a copy" in errors for _, errors in told] == [True, False, False]
+    assert len(daemon.pids()) == 1
+    assert len(list((tier / f"forebay-{os.geteuid()}" / "v1" / "files").iterdir())) == FILES
+    found = [json.loads((tmp_path / f"{task}.json").read_text())["run"] for task in range(TASKS)]
+    assert all(one["opens_served"] == one["opens"] >= 2 * FILES for one in found)
 
 
 def test_the_daemon_that_a_run_has_started_ends_by_sigterm(daemon, tier, data, monkeypatch):

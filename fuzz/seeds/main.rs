@@ -166,7 +166,7 @@ fn file_table() -> Vec<u8> {
         }
     }
     writer.advance(RecordId(2), RecordState::Stale);
-    let used = 19456 + 4 * (136 + 3 * 6);
+    let used = 19456 + 4 * (112 + 3 * 6);
     words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).take(used).collect()
 }
 

@@ -501,11 +501,15 @@ def _tiers(origin: str, value: object) -> tuple[Tier, ...]:
     elif isinstance(value, Tier | Mapping):
         value = [value]
     if not isinstance(value, Iterable):
-        raise option_error(f"{origin}: expected a list of tiers, found {value!r}", _TIER_HINT)
+        raise option_error(f"{origin}: expected a list of tiers, found {value!r}", _tier_hint(origin))
     return tuple(_tier(origin, one) for one in value)
 
 
-_TIER_HINT = 'write for example tiers=["/dev/shm:8GiB", "/scratch/me:200GiB"]'
+def _tier_hint(origin: str) -> str:
+    """Return an example of what may be written there."""
+    if origin.startswith("--"):
+        return f"write for example {origin} /scratch/me:200GiB"
+    return 'write for example tiers=["/dev/shm:8GiB", "/scratch/me:200GiB"]'
 
 
 def _tier(origin: str, value: object) -> Tier:
@@ -523,10 +527,10 @@ def _tier(origin: str, value: object) -> Tier:
             _choice(f"{origin}: {value}", word, ("keep", "force"))
         details = {"path": path, **({"size": words[0]} if words else {}), **flags}
     else:
-        raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _TIER_HINT)
+        raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _tier_hint(origin))
     for name in ("path", "size"):
         if name not in details:
-            raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _TIER_HINT)
+            raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _tier_hint(origin))
     try:
         return Tier(**details)
     except OptionError as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+import support
 from preload_support import run
+from tier_support import settle
 
 FILES = 12
 
@@ -86,28 +90,8 @@ def test_torch_saves_and_loads_among_the_sources(make_copies, tmp_path):
     check_same(make_copies(data), tmp_path, program, 2)
 
 
-def test_pyarrow_reads_copies(make_copies, tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    data = tmp_path / "data"
-    data.mkdir()
-    table = arrow.table({"x": list(range(1000)), "y": [f"row {number}" for number in range(1000)]})
-    parquet.write_table(table, data / "t.parquet", row_group_size=100)
-    with arrow.OSFile(str(data / "t.arrow"), "wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    program = (
-        "import pyarrow as a, pyarrow.parquet as q, pyarrow.dataset as d\n"
-        "print(q.read_table('t.parquet', columns=['x']).to_pydict()['x'][::99])\n"
-        "print(q.ParquetFile('t.parquet').read_row_group(3).num_rows)\n"
-        "print(d.dataset('t.parquet').to_table(filter=d.field('x') > 990).num_rows)\n"
-        "print(a.ipc.open_file(a.memory_map('t.arrow')).read_all().slice(5, 2).to_pydict())\n"
-        "print(q.read_table('t.parquet', memory_map=True).num_rows)\n"
-    )
-    check_same(make_copies(data), tmp_path, program, 4)
-
-
 def test_tensorflow_reads_copies(make_copies, source, tmp_path):
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed: 600 MB")
+    pytest.importorskip("tensorflow", reason="tensorflow-cpu could not be had")
     program = (
         # Its log has times.
         "import os; os.dup2(os.open('/dev/null', os.O_WRONLY), 2)\n"
@@ -118,3 +102,51 @@ def test_tensorflow_reads_copies(make_copies, source, tmp_path):
         "print(tf.io.gfile.stat('00.bin').length, len(tf.io.gfile.GFile('01.bin', 'rb').read()))\n"
     )
     check_same(make_copies(source), tmp_path, program, 2 * FILES)
+
+
+RANK = """
+import json, os, pathlib, sys, zlib
+import torch.distributed
+torch.distributed.init_process_group("gloo")
+sums = [zlib.crc32(path.read_bytes()) for path in sorted(pathlib.Path(sys.argv[1]).iterdir())]
+total = torch.tensor(sums)
+torch.distributed.all_reduce(total)
+os.write(1, f"EMIT {json.dumps([torch.distributed.get_rank(), sums, total.tolist()])}\\n".encode())
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_of_torchrun_share_a_daemon_and_its_copies(daemon, source, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
+    settle([source])
+    (tmp_path / "tier").mkdir()
+    script, summary = tmp_path / "rank.py", tmp_path / "summary.json"
+    script.write_text(RANK)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    program = [*launcher, script, source]
+    command = [sys.executable, "-m", "forebay", "run", "--tier", f"{tmp_path / 'tier'}:64MiB", "--stage"]
+    command += ["--source", source, "--json", summary, "--", *program]
+
+    def ranks(words):
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=support.DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if line.startswith("EMIT ")]
+        return sorted(json.loads(line.removeprefix("EMIT ")) for line in lines)
+
+    expected = ranks(program)
+    assert [rank for rank, *_ in expected] == [0, 1]
+    assert ranks(command) == expected
+    assert len(daemon.pids()) == 1
+    found = json.loads(summary.read_text())["run"]
+    # Files of numbers, and the array.
+    files = FILES + 1
+    assert (found["copied_files"], found["opens"], found["opens_served"]) == (files, 2 * files, 2 * files)

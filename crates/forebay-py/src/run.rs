@@ -85,8 +85,19 @@ impl RunSession {
 
     /// What the run has done.
     fn summary(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let facts = self.with(py, RunClient::summary)?;
+        let facts = detached(py, None, |caller| {
+            let client = self.client.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let Some(client) = client.as_ref() else { return Ok(Value::Null) };
+            client.summary(&mut || !caller.interrupted()).map_err(Error::from)
+        })?;
+        py.check_signals()?;
         object(py, &facts)
+    }
+
+    /// How often another daemon took the place of one that had died. It counts from then on.
+    #[getter]
+    fn restarts(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |client| Ok(client.restarts()))
     }
 
     /// Ends copies under way, at most within `within_s` unless copies are compared.

@@ -11,6 +11,7 @@ use core::ops::Range;
 
 use crate::bytes::WORD_BYTES;
 use crate::counter::COUNTER_WORDS;
+use crate::devices::MAX_DEVICES;
 use crate::error::TableError;
 use crate::record::MAX_LEVELS;
 use crate::records::{RECORD_WORDS, index_words};
@@ -30,7 +31,7 @@ const FOREIGN_WORDS: usize = 16384;
 const MAX_WISHES: u32 = 1 << 20;
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FBFTABLE");
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The generation of a table that is not maintained any more.
 pub const RETIRED: u64 = u64::MAX;
@@ -46,7 +47,8 @@ pub const WISHES_WORD: usize = 6;
 pub const LEVELS_WORD: usize = 7;
 pub const PREFIXES_WORD: usize = 8;
 pub const RECORDS_WORD: usize = 9;
-pub const HEADER_WORDS: usize = 64;
+const FIRST_DEVICE_WORD: usize = 32;
+pub const HEADER_WORDS: usize = FIRST_DEVICE_WORD + MAX_DEVICES;
 
 /// State (first word), seven zeros, path with its zero.
 pub const LEVEL_WORDS: usize = 40;
@@ -104,6 +106,11 @@ impl Layout {
     #[must_use]
     pub fn part_1_bytes(self) -> usize {
         (self.indexes().end * WORD_BYTES).next_multiple_of(PART_ALIGNMENT)
+    }
+
+    /// The devices, in the header.
+    pub(crate) fn devices() -> Range<usize> {
+        FIRST_DEVICE_WORD..HEADER_WORDS
     }
 
     pub(crate) fn level(level: usize) -> Range<usize> {

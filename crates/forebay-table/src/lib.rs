@@ -17,6 +17,7 @@
 
 mod bytes;
 mod counter;
+mod devices;
 mod error;
 mod hash;
 mod header;
@@ -32,6 +33,7 @@ mod writer;
 
 pub use bytes::WORD_BYTES;
 pub use counter::Counter;
+pub use devices::MAX_DEVICES;
 pub use error::TableError;
 pub use hash::path_hash;
 pub use header::{Flags, LevelState, Settings, SourcePrefix, retire};

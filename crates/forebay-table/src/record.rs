@@ -29,7 +29,7 @@ pub struct SourceFile {
     pub identity: Identity,
     /// Time of birth in nanoseconds, where the file system has one.
     pub born_ns: Option<i64>,
-    /// `st_mode`.
+    /// `st_mode`, which has 16 bits.
     pub mode: u32,
     /// `st_uid`.
     pub user: u32,

@@ -47,7 +47,8 @@ impl<'a> Table<'a> {
         };
         let records = words.get(layout.records()).ok_or(short)?;
         let indexes = words.get(layout.indexes()).ok_or(short)?;
-        let records = Records::new(records, indexes, layout.capacity());
+        let devices = words.get(Layout::devices()).ok_or(short)?;
+        let records = Records::new(devices, records, indexes, layout.capacity());
         Ok(Self { header, layout, generation: header.generation(), records })
     }
 

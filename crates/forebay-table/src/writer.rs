@@ -6,7 +6,7 @@ use crate::hash::path_hash;
 use crate::header::{Header, LevelState, Settings};
 use crate::layout::Layout;
 use crate::record::{CopyFile, RecordId, RecordState, SourceFile};
-use crate::records::{BLOCK_BYTES_UNIT, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_NUMBER, Records};
+use crate::records::{BLOCK_BYTES_UNIT, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_MODE, MAX_NUMBER, Records};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Fills a table. There is one writer of a table at a time.
@@ -37,8 +37,9 @@ impl<'a> TableWriter<'a> {
             return Err(TableError::Header { field: "empty memory", found: word.load(Ordering::Relaxed) });
         }
         let header = Header::write(words, layout, settings)?;
-        let records = Records::new(&words[layout.records()], &words[layout.indexes()], layout.capacity());
-        Ok(Self { header, records, capacity: layout.capacity(), next: 0 })
+        let (devices, capacity) = (&words[Layout::devices()], layout.capacity());
+        let records = Records::new(devices, &words[layout.records()], &words[layout.indexes()], capacity);
+        Ok(Self { header, records, capacity, next: 0 })
     }
 
     /// The records.
@@ -51,6 +52,7 @@ impl<'a> TableWriter<'a> {
     ///
     /// After an error the record is lost, and the others are as before.
     pub fn add(&mut self, source: &SourceFile, path: Option<&[u8]>) -> Result<RecordId, TableError> {
+        check_size("mode", source.mode.into(), MAX_MODE)?;
         check_size("number of blocks", source.blocks, MAX_BLOCKS)?;
         check_size("block size", source.block_bytes, MAX_BLOCK_BYTES)?;
         if !source.block_bytes.is_multiple_of(BLOCK_BYTES_UNIT) {
@@ -62,10 +64,8 @@ impl<'a> TableWriter<'a> {
         let id = RecordId(self.next);
         self.next += 1;
         self.header.set_records(self.next.into());
-        if !self.records.add(id, source, path.map_or(0, path_hash)) {
-            self.records.set_state(id, RecordState::Gone);
-            return Err(TableError::Full);
-        }
+        let added = self.records.add(id, source, path.map_or(0, path_hash));
+        added.inspect_err(|_| self.records.set_state(id, RecordState::Gone))?;
         Ok(id)
     }
 
@@ -79,11 +79,7 @@ impl<'a> TableWriter<'a> {
                 found: self.records.state(id) as u64,
             });
         }
-        if self.records.publish(id, copy) {
-            return Ok(());
-        }
-        self.records.set_state(id, RecordState::Gone);
-        Err(TableError::Full)
+        self.records.publish(id, copy).inspect_err(|_| self.records.set_state(id, RecordState::Gone))
     }
 
     /// Moves a record on: `Refused`, `Stale` or `Gone`. A state never goes back.

@@ -5,8 +5,8 @@
 
 use forebay_table::sync::atomic::AtomicU64;
 use forebay_table::{
-    CopyFile, CopyIdentity, Found, Identity, RECORD_WORDS, RecordId, RecordState, Records, SourceFile,
-    index_words,
+    CopyFile, CopyIdentity, Found, Identity, MAX_DEVICES, RECORD_WORDS, RecordId, RecordState, Records,
+    SourceFile, index_words,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -17,6 +17,7 @@ const PREEMPTIONS: usize = 3;
 const PATH: u128 = 7 | 9 << 64;
 
 struct Memory {
+    devices: Vec<AtomicU64>,
     records: Vec<AtomicU64>,
     indexes: Vec<AtomicU64>,
 }
@@ -25,13 +26,14 @@ impl Memory {
     fn new() -> Arc<Self> {
         let zeros = |words: usize| (0..words).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Self {
+            devices: zeros(MAX_DEVICES),
             records: zeros(CAPACITY as usize * RECORD_WORDS),
             indexes: zeros(3 * index_words(CAPACITY)),
         })
     }
 
     fn records(&self) -> Records<'_> {
-        Records::new(&self.records, &self.indexes, CAPACITY)
+        Records::new(&self.devices, &self.records, &self.indexes, CAPACITY)
     }
 }
 
@@ -90,8 +92,8 @@ fn a_reader_sees_the_fields_of_a_record_that_is_being_published() {
             })
         };
         let records = memory.records();
-        assert!(records.add(RecordId(0), &source(), PATH));
-        assert!(records.publish(RecordId(0), &copy()));
+        records.add(RecordId(0), &source(), PATH).unwrap();
+        records.publish(RecordId(0), &copy()).unwrap();
         records.set_state(RecordId(0), RecordState::Stale);
         reader.join().unwrap();
         assert_eq!(records.find(&source().identity), Found::Stale(RecordId(0)));

@@ -47,10 +47,50 @@ fn copy(number: u64) -> CopyFile {
 }
 
 #[test]
-fn a_record_takes_at_most_160_bytes_with_its_share_of_the_indexes_and_marks() {
-    let capacity = 1_000_000;
-    let bytes = Layout::new(capacity, 4096).unwrap().bytes() - Layout::new(1, 4096).unwrap().bytes();
+fn a_table_of_100_000_files_takes_at_most_160_bytes_for_each() {
+    let capacity = 100_000;
+    let bytes = Layout::new(capacity, 2048).unwrap().bytes();
     assert!(bytes / capacity as usize <= 160, "{bytes}");
+}
+
+#[test]
+fn a_table_of_another_version_is_refused() {
+    let layout = Layout::new(1, 1).unwrap();
+    let words = memory(layout);
+    TableWriter::create(&words, layout, &settings()).unwrap();
+    for found in [0, 1, 3] {
+        words[1].store(u64::from(found), Ordering::Relaxed);
+        assert_eq!(Table::open(&words).err(), Some(TableError::Version { expected: 2, found }));
+    }
+}
+
+#[test]
+fn a_table_has_room_for_31_devices() {
+    let layout = Layout::new(40, 1).unwrap();
+    let words = memory(layout);
+    let mut writer = TableWriter::create(&words, layout, &settings()).unwrap();
+    let on = |device| {
+        let file = source(1, 1);
+        SourceFile { identity: Identity { device, ..file.identity }, ..file }
+    };
+    let mut records = Vec::new();
+    for device in 1..32 {
+        records.push(writer.add(&on(device), None).unwrap());
+    }
+    let full = |device| Err(TableError::TooLarge { field: "device", found: device });
+    assert_eq!(writer.add(&on(32), None), full(32).map(|()| RecordId(0)));
+    // A device that is known takes no place; a copy is on one of them, too.
+    let again = writer.add(&on(31), None).unwrap();
+    writer.publish(again, &copy(0)).unwrap_err();
+    assert_eq!(writer.records().state(again), RecordState::Gone);
+    let copy = CopyFile { identity: CopyIdentity { device: 30, ..copy(1).identity }, ..copy(1) };
+    writer.publish(records[4], &copy).unwrap();
+    let table = Table::open(&words).unwrap();
+    for (device, record) in (1..32).zip(&records) {
+        assert_eq!(table.records().source(*record), Some(on(device)));
+    }
+    assert_eq!(table.records().copy(records[4]), Some(copy));
+    assert_eq!(table.records().source_of(&copy.identity, 1), Some(on(5)));
 }
 
 #[test]
@@ -130,6 +170,7 @@ fn what_does_not_fit_is_refused() {
     assert!(TableWriter::create(&words, layout, &settings()).is_err(), "the memory is taken");
     assert!(TableWriter::create(&words[..8], layout, &settings()).is_err());
     for odd in [
+        SourceFile { mode: 1 << 16, ..source(1, 1) },
         SourceFile { blocks: 1 << 40, ..source(1, 1) },
         SourceFile { block_bytes: 1 << 33, ..source(1, 1) },
         SourceFile { block_bytes: 513, ..source(1, 1) },
@@ -217,31 +258,36 @@ fn the_bytes_are_where_the_page_says() {
 
     let file: Vec<u8> = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let u16_at = |at: usize| u16::from_le_bytes(file[at..at + 2].try_into().unwrap());
     let u32_at = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
     assert_eq!(&file[..8], b"FBFTABLE");
-    assert_eq!((u32_at(8), u32_at(12)), (1, 1));
+    assert_eq!((u32_at(8), u32_at(12)), (2, 1));
     assert_eq!((u64_at(16), u64_at(24)), (file.len() as u64, 3));
     assert_eq!((u64_at(32), u64_at(40), u64_at(48)), (65536, 100, 2));
     assert_eq!((u64_at(56), u64_at(64), u64_at(72)), (2, 2, 1));
+    assert_eq!([256, 264, 272, 280].map(u64_at), [0, 9, 77, 0]);
     assert_eq!(u64_at(512), 0);
     assert_eq!(&file[576..598], b"/scratch/forebay-0/v1\0");
     assert_eq!(&file[896..918], b"/dev/shm/forebay-0/v1\0");
     assert_eq!(u64_at(3072), 9);
     assert_eq!(&file[3080..3092], b"/data/train\0");
     let record = 19456;
-    assert_eq!((u64_at(record), u64_at(record + 8), u64_at(record + 16)), (9, 0x1234, 100));
+    // Whole, on the first device, with mode and user.
+    assert_eq!((file[record], file[record + 1]), (3, 1));
+    assert_eq!((u16_at(record + 2), u32_at(record + 4)), (0o10_0644, u32::MAX));
+    assert_eq!((u64_at(record + 8), u64_at(record + 16)), (0x1234, 100));
     assert_eq!(u64_at(record + 24).cast_signed(), -5);
     assert_eq!((u64_at(record + 32), u64_at(record + 40)), (6, 7));
-    assert_eq!((u32_at(record + 48), u32_at(record + 52)), (0o10_0644, u32::MAX));
-    assert_eq!((u32_at(record + 56), u32_at(record + 60)), (12, 13));
-    assert_eq!(u64_at(record + 64), ((1 << 40) - 1) | (8 << 40));
+    assert_eq!((u32_at(record + 48), u32_at(record + 52)), (12, 13));
+    assert_eq!(u64_at(record + 56), ((1 << 40) - 1) | (8 << 40));
     let hash = path_hash(b"/data/train/a").to_le_bytes();
-    assert_eq!(file[record + 72..record + 88], hash);
-    assert_eq!(u64_at(record + 88), 0xab | (1 << 56));
-    assert_eq!((u64_at(record + 96), u64_at(record + 104)), (77, 0xac));
-    assert_eq!((u64_at(record + 112), u64_at(record + 120), u64_at(record + 128)), (8, 9, 3));
+    assert_eq!(file[record + 64..record + 80], hash);
+    // On the second device.
+    assert_eq!(u64_at(record + 80), 0xab | (1 << 56) | (2 << 59));
+    assert_eq!(u64_at(record + 88), 0xac);
+    assert_eq!((u64_at(record + 96), u64_at(record + 104)), (8, 9));
     // 150 slots in each index, after 100 records.
-    let index = record + 100 * 136;
+    let index = record + 100 * 112;
     for number in 0..3 {
         let slots = (0..150).map(|slot| u32_at(index + 600 * number + 4 * slot));
         let taken: Vec<u32> = slots.filter(|slot| *slot != 0).collect();

@@ -42,6 +42,8 @@ struct Inner {
     tiers: Vec<TierSpec>,
     options: RunOptions,
     opened: Mutex<Opened>,
+    /// Which daemon has finished the run, by `restarts`.
+    finished: Mutex<Option<u64>>,
     is_closed: AtomicBool,
 }
 
@@ -52,6 +54,8 @@ struct Opened {
     warnings: Vec<String>,
     /// What another daemon has to be asked again.
     ordered: Vec<RunAction>,
+    /// How often another daemon had to be asked.
+    restarts: u64,
 }
 
 impl RunClient {
@@ -67,7 +71,8 @@ impl RunClient {
             opened => opened,
         };
         let opened = Mutex::new(opened?);
-        let inner = Arc::new(Inner { daemon, tiers, options, opened, is_closed: AtomicBool::new(false) });
+        let (finished, is_closed) = (Mutex::new(None), AtomicBool::new(false));
+        let inner = Arc::new(Inner { daemon, tiers, options, opened, finished, is_closed });
         let theirs = Arc::clone(&inner);
         let watching = Builder::new().name("forebay-run".into()).spawn(move || theirs.watch());
         let watching = Some(watching.map_err(TierError::io("", "start a thread"))?);
@@ -99,15 +104,30 @@ impl RunClient {
     /// # Errors
     /// The daemon is gone.
     pub fn progress(&self) -> Result<Value, TierError> {
-        self.inner.ask(RunAction::Progress)
+        Ok(self.inner.ask(RunAction::Progress)?.0)
     }
 
-    /// What the run has done.
+    /// How often another daemon took the place of one that had died. It counts from then on.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.inner.lock().restarts
+    }
+
+    /// What the run has done. If the run compares copies, and the daemon that did so has died,
+    /// another one compares them first.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn summary(&self) -> Result<Value, TierError> {
-        self.inner.ask(RunAction::Summary)
+    pub fn summary(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Value, TierError> {
+        loop {
+            let (facts, restarts) = self.inner.ask(RunAction::Summary)?;
+            let finished = *self.inner.finished();
+            let is_compared = finished.is_none_or(|finished| finished == restarts);
+            if !self.inner.options.check || is_compared || !go_on() {
+                return Ok(facts);
+            }
+            self.finish(Duration::MAX, go_on)?;
+        }
     }
 
     /// Ends copies under way, within a time unless the run compares copies; `go_on` is asked
@@ -119,7 +139,9 @@ impl RunClient {
         self.inner.ask(RunAction::Finish)?;
         let begun = Instant::now();
         while (self.inner.options.check || begun.elapsed() < within) && go_on() {
-            if self.progress()?["is_finished"] == Value::Bool(true) {
+            let (progress, restarts) = self.inner.ask(RunAction::Progress)?;
+            if progress["is_finished"] == Value::Bool(true) {
+                *self.inner.finished() = Some(restarts);
                 break;
             }
             std::thread::sleep(ASK_EVERY);
@@ -143,22 +165,29 @@ impl Inner {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, action: RunAction) -> Result<Value, TierError> {
+    fn finished(&self) -> MutexGuard<'_, Option<u64>> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer, and how many daemons came before the one that gave it.
+    fn ask(&self, action: RunAction) -> Result<(Value, u64), TierError> {
         let mut opened = self.lock();
         if matches!(action, RunAction::Stage | RunAction::Finish) {
             opened.ordered.push(action);
         }
-        match ask(&opened, action) {
+        let answer = match ask(&opened, action) {
             Err(TierError::Daemon { .. }) => {
-                let ordered = opened.ordered.clone();
-                *opened = Opened { ordered, ..open(&self.daemon, &self.tiers, &self.options)? };
+                let (ordered, restarts) = (opened.ordered.clone(), opened.restarts + 1);
+                let new = open(&self.daemon, &self.tiers, &self.options)?;
+                *opened = Opened { ordered, restarts, ..new };
                 for order in &opened.ordered {
                     ask(&opened, *order)?;
                 }
                 ask(&opened, action)
             }
             answer => answer,
-        }
+        }?;
+        Ok((answer, opened.restarts))
     }
 
     fn watch(&self) {
@@ -190,7 +219,7 @@ fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Res
         Answer::OpenedRun { run, table, warnings } => (run, table, warnings),
         other => return Err(unexpected("open a run", &other)),
     };
-    let opened = Opened { connection, run, table, warnings, ordered: Vec::new() };
+    let opened = Opened { connection, run, table, warnings, ordered: Vec::new(), restarts: 0 };
     let begun = Instant::now();
     loop {
         let progress = ask(&opened, RunAction::Progress)?;

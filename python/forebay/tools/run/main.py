@@ -80,6 +80,7 @@ class _Run:
         self._json_file = json_file
         self._settings = settings(arguments, environment)
         self._notes: list[str] = []
+        self._restarts = 0
         self._begun = time.monotonic()
 
     def wait_status(self) -> int:
@@ -100,6 +101,7 @@ class _Run:
                 except KeyboardInterrupt:
                     ended_by = signal.SIGINT
                 if ended_by is not None:
+                    self._write(int(ended_by), self._summary(session, finishes=False))
                     return int(ended_by)
                 environment = self._environment_of_program(session, seen.can_preload)
                 with child.terminal_signals_left_to_program():
@@ -147,23 +149,15 @@ class _Run:
 
     def _report(self, session: _native.RunSession | None, status: int) -> int:
         """Finish copies and say what came from the tiers; return the wait status to end with."""
-        found = None
-        if session is not None:
-            with suppress(KeyboardInterrupt):
-                try:
-                    session.finish(_FINISH_WITHIN_S)
-                    found = session.summary()
-                except ForebayError as error:
-                    self._note(f"the summary is not known: {error}")
-        if self._json_file is not None:
-            self._write(self._json_file, status, found)
+        found = self._summary(session, finishes=True)
+        self._write(status, found)
         if found is None:
             if self._arguments.check:
                 print("forebay run: check failed: copies were not compared", file=sys.stderr)
                 return status or _exited(1)
             return status
         if _is_first_of_node(self._environment):
-            for line in summary.lines(found):
+            for line in summary.lines(found, self._restarts):
                 print(f"forebay run: {line}", file=sys.stderr)
         if not found["differences"]:
             return status
@@ -171,13 +165,32 @@ class _Run:
             print(f"forebay run: check failed: {line}", file=sys.stderr)
         return status or _exited(1)
 
-    def _write(self, path: Path, status: int, found: Mapping[str, Any] | None) -> None:
+    def _summary(self, session: _native.RunSession | None, *, finishes: bool) -> Mapping[str, Any] | None:
+        """Return what the run has done, if wanted after the copies under way; None if unknown."""
+        if session is None:
+            return None
+        with suppress(KeyboardInterrupt):
+            try:
+                if finishes:
+                    session.finish(_FINISH_WITHIN_S)
+                found = session.summary()
+                self._restarts = session.restarts
+                return found
+            except ForebayError as error:
+                self._note(f"the summary is not known: {error}")
+        return None
+
+    def _write(self, status: int, found: Mapping[str, Any] | None) -> None:
+        path = self._json_file
+        if path is None:
+            return
         facts = {
             "command": list(self._arguments.command),
             "exit_status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "seconds": time.monotonic() - self._begun,
             "notes": self._notes,
+            "daemon_restarts": self._restarts,
             "run": found,
         }
         text = json.dumps(facts) + "\n"

@@ -27,11 +27,14 @@ SOURCE_OPENS: Mapping[str, str] = {
 _LISTED = 20
 
 
-def lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the summary of a run."""
+def lines(summary: Mapping[str, Any], restarts: int = 0) -> list[str]:
+    """Return the summary of a run, whose daemon was started again so often."""
     counters = summary["counters"]
     told = []
-    if not summary["opens"]:
+    if restarts:
+        times = "once" if restarts == 1 else f"{restarts:,} times"
+        told.append(f"the tier daemon died and was started again {times}: counts are those since then")
+    elif not summary["opens"]:
         told.append(
             f"no program was seen to open a file of {', '.join(summary['sources'])}; static and setuid "
             f"programs, and direct system calls, are not seen"
@@ -65,11 +68,27 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     if left := summary["waiting_files"] + summary["copying_files"]:
         told.append(f"  not copied: {left:,} files: the programs ended before")
     if summary["opens"] and not summary["opens_served"]:
-        told.append(
-            "  nothing was served: a file that is open is never switched to its copy, which serves "
+        told.append(f"  {_nothing_served(summary)}")
+    return told
+
+
+def _nothing_served(summary: Mapping[str, Any]) -> str:
+    largest, files = summary["largest_asked"], summary["asked_files"]
+    if largest is None or files != summary["opens"]:
+        return (
+            "nothing was served: a file that is open is never switched to its copy, which serves "
             "later opens; --stage copies first"
         )
-    return told
+    # No file was opened a second time.
+    what = (
+        f"1 file of {bytes_text(largest['bytes'])} was"
+        if files == 1
+        else f"{files:,} files, the largest of {bytes_text(largest['bytes'])}, were"
+    )
+    return (
+        f"{what} opened once, {largest['path']}: nothing was served, as a file that is open is never "
+        f"switched to its copy; use --stage, or the Loader"
+    )
 
 
 def differences(summary: Mapping[str, Any]) -> list[str]:

@@ -97,6 +97,7 @@ impl Runs {
             counts: shared::Counts::default(),
             staging: shared::Staging::default(),
             not_copied: Mutex::default(),
+            asked: Mutex::default(),
             differences: Mutex::default(),
             orders: shared::Orders::default(),
             is_finished: AtomicBool::new(false),

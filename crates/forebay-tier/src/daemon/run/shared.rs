@@ -1,7 +1,7 @@
 //! What the worker of a run and the daemon's loop share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +17,9 @@ use crate::run_options::RunOptions;
 
 /// Differences that are told of.
 const MOST_DIFFERENCES: usize = 1000;
+
+/// Files without a copy that are known by their reason; programs may wish for any number.
+const MOST_NOT_COPIED: usize = 1 << 20;
 
 /// A level of a run.
 #[derive(Clone, Debug)]
@@ -62,6 +65,13 @@ pub(super) struct Orders {
     pub(super) has_ended: Arc<AtomicBool>,
 }
 
+/// Files that programs opened and that were to be copied.
+#[derive(Default)]
+pub(super) struct Asked {
+    files: HashSet<FileKey>,
+    largest: Option<(u64, PathBuf)>,
+}
+
 /// See the module header.
 pub(super) struct RunShared {
     pub(super) number: u32,
@@ -72,7 +82,9 @@ pub(super) struct RunShared {
     pub(super) tables: Mutex<Vec<Arc<TableFile>>>,
     pub(super) counts: Counts,
     pub(super) staging: Staging,
-    pub(super) not_copied: Mutex<BTreeMap<&'static str, u64>>,
+    /// Why files got no copy when that was last tried.
+    pub(super) not_copied: Mutex<HashMap<FileKey, &'static str>>,
+    pub(super) asked: Mutex<Asked>,
     pub(super) differences: Mutex<Vec<(PathBuf, u64)>>,
     pub(super) orders: Orders,
     pub(super) is_finished: AtomicBool,
@@ -85,9 +97,22 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RunShared {
-    /// Counts a file that is not copied.
-    pub(super) fn count_not_copied(&self, reason: &'static str) {
-        *lock(&self.not_copied).entry(reason).or_insert(0) += 1;
+    /// Notes why a file is not copied.
+    pub(super) fn note_not_copied(&self, file: FileKey, reason: &'static str) {
+        let mut files = lock(&self.not_copied);
+        if files.len() < MOST_NOT_COPIED || files.contains_key(&file) {
+            files.insert(file, reason);
+        }
+    }
+
+    /// Notes a file that programs opened, and that is to be copied.
+    pub(super) fn note_asked(&self, file: FileKey, bytes: u64, path: &Path) {
+        self.counts.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut asked = lock(&self.asked);
+        asked.files.insert(file);
+        if asked.largest.as_ref().is_none_or(|(largest, _)| *largest < bytes) {
+            asked.largest = Some((bytes, path.to_owned()));
+        }
     }
 
     pub(super) fn add_difference(&self, path: PathBuf, offset: u64) {
@@ -166,6 +191,15 @@ impl RunShared {
             .iter()
             .map(|(path, offset)| json!({"path": path.to_string_lossy(), "offset": offset}))
             .collect();
+        let mut not_copied: BTreeMap<&str, u64> = BTreeMap::new();
+        for reason in lock(&self.not_copied).values() {
+            *not_copied.entry(reason).or_insert(0) += 1;
+        }
+        let asked = lock(&self.asked);
+        let largest = asked
+            .largest
+            .as_ref()
+            .map(|(bytes, path)| json!({"path": path.to_string_lossy(), "bytes": bytes}));
         json!({
             "sources": self.options.sources.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
             "levels": levels,
@@ -178,7 +212,9 @@ impl RunShared {
             "followed_bytes": get(&self.counts.followed_bytes),
             "fetched_bytes": get(&self.counts.fetched_bytes),
             "asked_bytes": get(&self.counts.asked_bytes),
-            "not_copied": *lock(&self.not_copied),
+            "asked_files": asked.files.len(),
+            "largest_asked": largest,
+            "not_copied": not_copied,
             "waiting_files": get(&self.counts.waiting_files),
             "copying_files": get(&self.counts.copying_files),
             "compared_files": get(&self.counts.compared_files),

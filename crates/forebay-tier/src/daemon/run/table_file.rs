@@ -14,7 +14,7 @@ use rustix::fs::FallocateFlags;
 use crate::error::TierError;
 
 /// Entries of the wish ring: what programs may open between two looks at it.
-const WISHES: u32 = 4096;
+const WISHES: u32 = 2048;
 
 /// A table's memory, which programs map, too.
 pub(super) struct TableFile {

@@ -127,8 +127,9 @@ pub(super) struct Worker {
     /// Copies that are to be compared at the end.
     to_compare: Option<Vec<FileKey>>,
     copiers: Copiers,
-    /// Copies of this run, where they do not stay.
-    made: Vec<CopyId>,
+    /// Copies that are deleted at the end: those of this run, where they do not stay, and those
+    /// that differ from their sources.
+    passing: Vec<CopyId>,
     memory: Vec<u8>,
     ticket: u64,
     unfinished_since: Option<Instant>,
@@ -175,7 +176,7 @@ impl Worker {
             staged: VecDeque::new(),
             to_compare: None,
             copiers,
-            made: Vec::new(),
+            passing: Vec::new(),
             memory: vec![0; BLOCK_BYTES as usize],
             ticket: 0,
             unfinished_since: None,
@@ -244,7 +245,7 @@ impl Worker {
         for copying in left {
             cache.abandon_copy(copying.copy);
         }
-        self.made.drain(..).for_each(|id| cache.delete_copy(id));
+        self.passing.drain(..).for_each(|id| cache.delete_copy(id));
         self.roots.iter().for_each(|root| cache.leave_root(root.id, &self.levels));
         drop(cache);
         self.shared.orders.has_ended.store(true, Ordering::Release);
@@ -405,6 +406,16 @@ impl Worker {
         }
     }
 
+    /// A copy differs from its source. If this daemon dies before the user is told, another one has
+    /// to find that again.
+    fn stop_serving(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if self.keys.remove(&entry.record).is_some() {
+            table.advance(entry.record, RecordState::Stale);
+        }
+        self.passing.extend(entry.copy.map(|(id, _)| id));
+    }
+
     /// Notes that a file is not copied, so that programs do not wish for it again.
     fn refuse(
         &mut self,
@@ -414,8 +425,8 @@ impl Worker {
         path: PathBuf,
         why: &'static str,
     ) {
-        self.shared.count_not_copied(why);
         let key = key_of(file);
+        self.shared.note_not_copied(key, why);
         self.entries.insert(key, Entry { record: RecordId(u32::MAX), root, path, file: *file, copy: None });
         self.publish(table, key);
     }
@@ -453,7 +464,7 @@ impl Worker {
         }
         if self.waiting.len() >= MOST_WAITING && !wanted.is_staged {
             self.wanted.remove(&key);
-            self.shared.count_not_copied("too_many_wishes");
+            self.shared.note_not_copied(key, "too_many_wishes");
             return;
         }
         self.waiting.push_back(wanted);
@@ -467,6 +478,7 @@ impl Worker {
                 self.entries.get(&key).is_some_and(|entry| entry.file.identity == facts.source.identity);
             let Some((root, path)) = self.place(&path).filter(|_| !is_known) else { continue };
             if self.levels.contains(&copy.level) {
+                lock(&self.shared.not_copied).remove(&key);
                 self.forget(table, key);
                 let entry = Entry {
                     record: RecordId(u32::MAX),
@@ -608,7 +620,7 @@ impl Worker {
             let settled = file.identity.modified_ns.max(file.identity.changed_ns).saturating_add(SETTLED_NS);
             // A time in the future may never come.
             if settled - now > 2 * SETTLED_NS {
-                self.shared.count_not_copied("changed_in_the_future");
+                self.shared.note_not_copied(key, "changed_in_the_future");
                 return None;
             }
             self.postpone(Wanted { at_ns: settled, ..wanted });
@@ -626,7 +638,7 @@ impl Worker {
                 match why {
                     NoCopy::Full => self.refuse(table, &file, root, path, "no_room"),
                     NoCopy::TooLarge => self.refuse(table, &file, root, path, "too_large"),
-                    NoCopy::LevelsOut => self.shared.count_not_copied("tiers_failed"),
+                    NoCopy::LevelsOut => self.shared.note_not_copied(key, "tiers_failed"),
                 }
                 return None;
             }
@@ -634,7 +646,7 @@ impl Worker {
         let fetch = self.shared.options.fetch;
         let reads_whole = wanted.is_staged || fetch == Fetch::Whole;
         if !wanted.is_staged {
-            self.shared.counts.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.shared.note_asked(key, bytes, &wanted.path);
         }
         let residency = Residency::of(source.as_fd(), &wanted.path, fetch);
         match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged, residency) {
@@ -656,7 +668,7 @@ impl Worker {
 
     fn postpone(&mut self, wanted: Wanted) {
         if self.is_finishing() || self.late.len() >= MOST_WAITING {
-            self.shared.count_not_copied("changed_just_before");
+            self.shared.note_not_copied(wanted.key, "changed_just_before");
         } else if self.wanted.insert(wanted.key) {
             self.late.push(wanted);
         }
@@ -726,7 +738,7 @@ impl Worker {
         let Some(copying) = self.copying.remove(&key) else { return };
         self.order.retain(|other| *other != key);
         self.registry.end(key);
-        self.shared.count_not_copied(why);
+        self.shared.note_not_copied(key, why);
         let level = copying.copy.id.level;
         let mut cache = lock(&self.cache);
         cache.abandon_copy(copying.copy);
@@ -779,7 +791,7 @@ impl Worker {
                     if let (Ok(Some(offset)), Some(entry)) = (differs_at, self.entries.get(&key)) {
                         let path = below(&self.roots[entry.root].path, &entry.path);
                         self.shared.add_difference(path, offset);
-                        self.forget(table, key);
+                        self.stop_serving(table, key);
                     }
                 }
             }
@@ -822,14 +834,15 @@ impl Worker {
         };
         self.registry.end(key);
         let Some(copy) = finished else {
-            self.shared.count_not_copied(if is_same { TARGET_FAILED } else { "changed_meanwhile" });
+            self.shared.note_not_copied(key, if is_same { TARGET_FAILED } else { "changed_meanwhile" });
             return;
         };
         if !self.shared.options.keep {
-            self.made.push(id);
+            self.passing.push(id);
         }
         let counts = &self.shared.counts;
         counts.copied_files.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.not_copied).remove(&key);
         counts.copied_bytes.fetch_add(file.identity.bytes, Ordering::Relaxed);
         if is_staged {
             count_staged(&self.shared.staging, file.identity.bytes);
