@@ -263,7 +263,13 @@ impl Engine {
         };
         let store = match (&reply.store, store_share) {
             (Some(plan), Some(share)) => {
-                Some(Store::new(plan, Map::read_only(&share)?, &options, &files, &index)?)
+                let store = Store::new(plan, Map::read_only(&share)?, &options, &files, &index)?;
+                store.connect(spec.deadline, caller)?;
+                if let Some(server) = &server {
+                    let links = creation.links().map(Arc::as_ref);
+                    server.wait_for_clients(links, spec.deadline, caller)?;
+                }
+                Some(store)
             }
             _ => None,
         };

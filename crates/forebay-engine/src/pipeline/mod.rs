@@ -9,10 +9,10 @@
 //!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
 //!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers: `fetch` finds what no reader staged (`missing`) and reads it into
-//!   `in_place`, `store_fetch` gets it from an in-memory store; `sample`
-//!   and `sample_parts` deliver one sample; `replacement` finds the sample that replaces a bad one,
-//!   and `bad_samples` lists the bad ones.
+//! - `gather` fills batch buffers: `fetch` finds what no reader staged (`missing`) and reads it
+//!   into `in_place`, `store_fetch` gets it from an in-memory store; `sample` and `sample_parts`
+//!   deliver one sample; `replacement` finds the sample that replaces a bad one, and
+//!   `bad_samples` lists the bad ones.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;

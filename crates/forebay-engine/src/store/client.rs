@@ -20,6 +20,7 @@ use forebay_types::{Extent, Rank};
 use crate::config::options::{OnLost, Options};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
+use crate::host::Host;
 use crate::store::setup::{STORE, StorePlan};
 
 /// Most bytes of one request \[bytes\]: what is larger becomes several.
@@ -111,6 +112,22 @@ impl Store {
             peers,
             on_lost: options.strategy.on_lost,
         })
+    }
+
+    /// Waits until all other nodes have accepted this rank.
+    pub(crate) fn connect(&self, within: Duration, caller: &dyn Host) -> Result<(), Error> {
+        let fetcher = self.fetcher.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(fetcher) = &*fetcher else { return Ok(()) };
+        let end = Instant::now() + within;
+        loop {
+            match fetcher.ready(Instant::now() + CHECK_INTERVAL) {
+                Err(TransportError::NotConnected { .. }) if caller.interrupted() => {
+                    return Err(Error::Interrupted);
+                }
+                Err(TransportError::NotConnected { .. }) if Instant::now() < end => {}
+                connected => return Ok(connected?),
+            }
+        }
     }
 
     /// The bytes of an extent, if they are in this node's share.

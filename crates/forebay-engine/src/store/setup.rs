@@ -75,12 +75,45 @@ pub(crate) struct StoreQuestion<'a> {
 /// Serves the share of this node until it is dropped.
 pub(crate) struct Server {
     exporter: Exporter,
+    /// Ranks of other nodes.
+    clients: usize,
 }
 
 impl Server {
     /// Ends the service.
     pub(crate) fn withdraw(&self) {
         self.exporter.withdraw(STORE);
+    }
+
+    /// Waits until the ranks of all other nodes are connected: one that came later might find that
+    /// this node has finished.
+    pub(crate) fn wait_for_clients(
+        &self,
+        links: Option<&Links>,
+        within: Duration,
+        caller: &dyn Host,
+    ) -> Result<(), Error> {
+        let begun = Instant::now();
+        while self.exporter.connections() < self.clients {
+            if let Some(failure) = links.and_then(Links::failure) {
+                return Err(failure.into());
+            }
+            if caller.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            if begun.elapsed() > within {
+                return Err(Error::Timeout {
+                    seconds: within.as_secs(),
+                    what: format!(
+                        "waiting for ranks of other nodes to connect to the share of this one (expected {}, found {})",
+                        self.clients,
+                        self.exporter.connections()
+                    ),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Waits a moment for other nodes that still fetch.
@@ -164,6 +197,7 @@ pub(crate) fn set_up(
         threads: 1,
         max_connections: options.size as usize,
     })?;
+    let clients = (options.size as usize).saturating_sub(options.local_ranks.len());
     exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.data_set())?;
     let ports: Vec<u16> = exchange(Some(links), &exporter.address().port(), caller)?;
     plan.peers = (0..links.nodes())
@@ -174,7 +208,7 @@ pub(crate) fn set_up(
             addresses: spec.endpoints[node].at_port(ports[node]).reached_from(own_endpoint),
         })
         .collect();
-    Ok((plan, share, Some(Server { exporter })))
+    Ok((plan, share, Some(Server { exporter, clients })))
 }
 
 /// Chunks of a share of `owned` chunks that this node has room for.
