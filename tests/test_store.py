@@ -116,7 +116,7 @@ def test_the_source_takes_the_place_of_a_lost_share(tier_data, plain, losing):
     found = losing(path=tier_data.formats["raw"], kind="raw", nodes=nodes, on_lost="source")
     assert [one["steps"] for one in found] == plain("raw", "shuffle", nodes)
     assert of_level(found, "source") > 1.1 * tier_data.formats["raw"].stat().st_size
-    assert all(one["levels"][-1]["peers"]["skipped"] > 0 for one in found)
+    assert any(one["levels"][-1]["peers"]["skipped"] > 0 for one in found)
 
 
 def test_options_that_make_no_sense_with_a_store_are_refused():
