@@ -1,7 +1,7 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
-//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`
-//!   and `local_shuffle` are its parts, `shuffle_quality` says how well it shuffles, `convergence`
+//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`,
+//!   `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and `draw_entropy` say how well it shuffles, `convergence`
 //!   for how many epochs that will do, `state` writes and checks the states of loaders.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may
@@ -33,11 +33,13 @@ pub mod config;
 mod convergence;
 mod copies;
 mod decode_plan;
+mod draw_entropy;
 mod group;
 mod ln_factorial;
 mod local_shuffle;
 mod node_reads;
 mod node_shares;
+mod opportunistic;
 mod order;
 mod permutation;
 mod placement;
@@ -55,6 +57,7 @@ mod tier_forecast;
 pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
+pub use draw_entropy::DrawEntropy;
 pub use node_reads::NodeReads;
 pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
