@@ -3,7 +3,8 @@
 //! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`,
 //!   `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and `draw_entropy` say how well it shuffles, `convergence`
 //!   for how many epochs that will do, `state` writes and checks the states of loaders.
-//! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
+//! - `schedule`: which samples are read together ([`Schedule`]); `segment`: what it returns
+//!   ([`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may
 //!   ([`StagingRing`]).
 //! - `config`: what is decided once per loader: how its node reads, in which sizes, within which
@@ -47,6 +48,7 @@ mod plan;
 mod reads;
 mod runs;
 mod schedule;
+mod segment;
 mod shuffle_quality;
 mod staging;
 mod state;
@@ -64,7 +66,8 @@ pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
-pub use schedule::{Demand, Next, Schedule, Segment};
+pub use schedule::{Next, Schedule};
+pub use segment::{Demand, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
