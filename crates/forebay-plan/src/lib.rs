@@ -3,8 +3,8 @@
 //! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`,
 //!   `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and `draw_entropy` say how well it shuffles, `convergence`
 //!   for how many epochs that will do, `state` writes and checks the states of loaders.
-//! - `schedule`: which samples are read together ([`Schedule`]); `segment`: what it returns
-//!   ([`Segment`]).
+//! - `schedule` and `opportunistic_schedule`: which samples are read together ([`Schedule`]);
+//!   `segment`: what they return ([`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may
 //!   ([`StagingRing`]).
 //! - `config`: what is decided once per loader: how its node reads, in which sizes, within which
@@ -41,6 +41,7 @@ mod local_shuffle;
 mod node_reads;
 mod node_shares;
 mod opportunistic;
+mod opportunistic_schedule;
 mod order;
 mod permutation;
 mod placement;
