@@ -1,14 +1,15 @@
-//! How random the draws of the order `opportunistic` are, and which windows make them random enough.
+//! How random the draws of the order `opportunistic` are, and which windows make them random
+//! enough.
 //!
-//! Each sample of a step is drawn from its class on its node: the resident samples that are left, or
-//! those left in the window. These are its candidates. The DeepIO paper gives no formula; these
-//! estimates are Forebay's own:
+//! Each sample of a step is drawn from its class on its node: the resident samples that are left,
+//! or those left in the window. These are its candidates. The paper (Zhu et al.) gives no formula;
+//! these estimates are Forebay's own:
 //!
-//! 1. **Order entropy** H = \[Σ log (candidates of a draw) + Σ log (g! / Π g_v!)\] / log N!. The
+//! 1. **Order entropy** H = \[Σ log (candidates of a draw) + Σ log (g! / Π h!)\] / log N!. The
 //!    first sum is log R! for R resident samples of a node, and log K! for a window of K samples.
-//!    The second one is over the steps and the two classes: g samples of a step are of a class, g_v
-//!    of them drawn by node v. Which of the nodes draws first makes no other step, so it is counted
-//!    as free, as in `local-shuffle`. On one node the second sum is 0.
+//!    The second one is over the steps and the two classes: g samples of a step are of a class, h
+//!    of them drawn by one node. Which of the nodes draws first makes no other step, so it is
+//!    counted as free, as in `local-shuffle`. On one node the second sum is 0.
 //! 2. **Cross-entropy** = mean log (samples left / candidates): what a draw lacks to one of a full
 //!    shuffle \[nats\]. As the samples left are N, N − 1, ..., 1, it is (1 − H)·log N! / N.
 //!

@@ -1,8 +1,9 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
-//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`,
-//!   `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and `draw_entropy` say how well it shuffles, `convergence`
-//!   for how many epochs that will do, `state` writes and checks the states of loaders.
+//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`,
+//!   `group`, `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and
+//!   `draw_entropy` say how well it shuffles, `convergence` for how many epochs that will do,
+//!   `state` writes and checks the states of loaders.
 //! - `schedule` and `opportunistic_schedule`: which samples are read together ([`Schedule`]);
 //!   `segment`: what they return ([`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may

@@ -3,14 +3,14 @@
 //!
 //! How it works, in order:
 //! 1. The ranks of node v take n samples in an epoch: its sequence. R of them are those of the
-//!    units that are resident there, so the node streams n − R. If R would exceed n, the units with
-//!    the highest numbers are streamed.
+//!    units that are resident there, so the node streams n − R. A unit that would make R exceed n is
+//!    streamed.
 //! 2. The streamed units of all nodes form one stream. A permutation keyed by (seed, epoch) lays
-//!    them end to end. Each node has a slice of n − R samples, in the order of the nodes' numbers. A
-//!    unit may be cut between two nodes. So no resident sample ever moves, and every rank has
+//!    them end to end. Each node has a slice of n − R samples, in the order of the nodes' numbers.
+//!    A unit may be cut between two nodes. So no resident sample ever moves, and every rank has
 //!    exactly its number of samples, however unequal the shares are.
-//! 3. In its slice, a node shuffles windows of w units by a permutation keyed by (seed, epoch, node,
-//!    window). It shuffles all its resident samples by one keyed by (seed, epoch, node).
+//! 3. In its slice, a node shuffles windows of w units by a permutation keyed by (seed, epoch,
+//!    node, window). It shuffles all its resident samples by one keyed by (seed, epoch, node).
 //! 4. Position p of the node's sequence is streamed where ⌊p·c/n⌋ rises after it, c = n − R. It has
 //!    entry ⌊p·c/n⌋ of the windows, else entry p − ⌊p·c/n⌋ of the resident samples. So each run of
 //!    positions has the same share of both, to one sample.
@@ -22,7 +22,7 @@
 //! Any position is found without those before it. Kept are a few words per unit.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_types::{Rank, SampleId};
 
@@ -30,7 +30,7 @@ use crate::node_shares::NodeShares;
 use crate::permutation::{Key, Permutation, Purpose};
 
 /// Which samples each node holds, and which it streams.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Opportunistic {
     seed: u64,
     /// w.
@@ -42,6 +42,8 @@ pub(crate) struct Opportunistic {
     /// Samples of streamed units.
     streamed_samples: u64,
     digest: u64,
+    /// The stream that was asked for last: laying it costs 20 ms with 70,000 units.
+    last: Mutex<Option<Arc<Stream>>>,
 }
 
 /// What a node takes in an epoch.
@@ -181,7 +183,8 @@ impl Opportunistic {
         }
         debug_assert!(end <= streamed_samples, "what is not resident is streamed once at most");
         let digest = digest.word();
-        Self { seed, window, shares, nodes, streamed: streamed.into(), streamed_samples, digest }
+        let (streamed, last) = (streamed.into(), Mutex::default());
+        Self { seed, window, shares, nodes, streamed, streamed_samples, digest, last }
     }
 
     /// What each node holds.
@@ -236,7 +239,15 @@ impl Opportunistic {
     }
 
     /// The stream of an epoch.
-    pub(crate) fn stream(&self, epoch: u64) -> Stream {
+    pub(crate) fn stream(&self, epoch: u64) -> Arc<Stream> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some(stream) if stream.epoch == epoch => Arc::clone(stream),
+            _ => Arc::clone(last.insert(Arc::new(self.lay(epoch)))),
+        }
+    }
+
+    fn lay(&self, epoch: u64) -> Stream {
         let key = Key::new(self.seed, Purpose::StreamedUnits).with(epoch);
         let units = Permutation::new(key, self.streamed.len() as u64);
         let mut end = 0;

@@ -5,10 +5,12 @@
 //!    needed. A schedule that starts inside a window takes what is left.
 //! 2. Resident samples come in segments of consecutive steps, as in orders without lanes. What
 //!    `wrap` repeats of the windows is part of them.
-//! 3. A window comes before the resident samples of its first step, or after those of a segment that
-//!    reaches beyond it.
-//! 4. Windows last longer than the segments after them. Staging memory is given back in the order of
-//!    segments, so these count as needed until the window ends.
+//! 3. A window comes before the resident samples of its first step, or after those of a segment
+//!    that reaches beyond it.
+//! 4. Windows last longer than the segments after them. Staging memory is given back in the order
+//!    of segments, so these count as needed until the window ends.
+
+use std::sync::Arc;
 
 use forebay_types::Rank;
 
@@ -24,7 +26,7 @@ pub(crate) struct OpportunisticFlow {
     segment_steps: u64,
     max_steps: u64,
     /// The stream of the epoch under way.
-    stream: Option<Stream>,
+    stream: Option<Arc<Stream>>,
     cursors: Vec<Cursor>,
     /// Last step of the segment before.
     last_step: u64,

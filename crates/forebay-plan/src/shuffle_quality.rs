@@ -17,8 +17,8 @@
 //! each pool, is missing in H. A group is a unit of the nodes' shares (`node_shares`), and a node a
 //! lane of them: P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (N/W−1).
 //!
-//! In the order `opportunistic`, H is that of `draw_entropy`. A group is a unit; g samples of a step
-//! are drawn from M candidates of their class on their node, resident ones or a window:
+//! In the order `opportunistic`, H is that of `draw_entropy`. A group is a unit; g samples of a
+//! step are drawn from M candidates of their class on their node, resident ones or a window:
 //! P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (M−1).
 //!
 //! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G

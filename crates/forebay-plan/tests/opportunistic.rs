@@ -185,7 +185,9 @@ fn pairs_of_a_unit_are_as_frequent_as_expected() {
         for number in 0..4 {
             for step in epoch(&order, number).chunks(order.global_batch() as usize) {
                 let mut counts = vec![0_u64; (samples / unit) as usize];
-                step.iter().for_each(|sample| counts[(sample / unit) as usize] += 1);
+                for sample in step {
+                    counts[(sample / unit) as usize] += 1;
+                }
                 same += counts.iter().map(|count| count * count.saturating_sub(1)).sum::<u64>();
                 pairs += step.len() as u64 * (step.len() as u64 - 1);
             }

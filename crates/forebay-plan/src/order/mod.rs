@@ -288,8 +288,8 @@ impl Order {
     }
 
     /// [`Order::on_nodes`], where a node keeps those units of its share that `resident` says, and
-    /// `opportunistic` streams the others. If a node would keep more samples than its ranks take in
-    /// an epoch, it streams the last units ([`Order::streamed_units`]).
+    /// `opportunistic` streams the others. A unit with which a node would keep more samples than its
+    /// ranks take in an epoch is streamed, too ([`Order::streamed_units`]).
     ///
     /// # Panics
     /// Where the shares are of another data set or other ranks.
@@ -406,9 +406,9 @@ impl Order {
         self.opportunistic().map(|parts| DrawEntropy::of(parts, self.global_batch, parts.window()))
     }
 
-    /// The smallest window of `opportunistic`, of at most `most` units, with which the order entropy
-    /// is `least`, whatever its window is now. A window of 1 where the order knows no nodes: then it
-    /// is a full shuffle.
+    /// The smallest window of `opportunistic`, of at most `most` units, with which the order
+    /// entropy is `least`, whatever its window is now. A window of 1 where the order knows no
+    /// nodes: then it is a full shuffle.
     ///
     /// # Errors
     /// If no such window is large enough, with the numbers that would work.
@@ -447,8 +447,8 @@ impl Order {
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
     /// on top. For `opportunistic`: all steps of the longest window, in which staging memory passes
-    /// resident samples too, and the next window. Other orders: one step of the node. Before padding
-    /// and alignment.
+    /// resident samples too, and the next window. Other orders: one step of the node. Before
+    /// padding and alignment.
     #[must_use]
     pub fn min_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
         let node_ranks = node_ranks as u64;
@@ -617,7 +617,8 @@ impl Order {
         Pool::deal(shares, epoch, steps, samples, |step, rank| self.run(epoch, step, rank).count)
     }
 
-    /// The permutation of an epoch of [`Kind::Shuffle`], and of orders that are it on unknown nodes.
+    /// The permutation of an epoch of [`Kind::Shuffle`], and of orders that are it on unknown
+    /// nodes.
     pub(crate) fn shuffle(&self, epoch: u64) -> Permutation {
         Permutation::new(Key::new(self.spec.seed, Purpose::Samples).with(epoch), self.spec.samples)
     }
