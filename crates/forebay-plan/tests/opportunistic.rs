@@ -97,7 +97,7 @@ proptest! {
             for segment in segments(&order, ranks, start, end, 3) {
                 let mut streamed: Vec<u64> = segment.demands.iter().map(|demand| demand.sample.0).collect();
                 streamed.retain(|sample| nodes[*sample as usize].is_none());
-                // What `wrap` repeats comes with the resident samples of its steps, if there are any.
+                // What `wrap` repeats comes with the resident samples of its steps, if any.
                 let is_repeated = !streamed.is_empty() && streamed.iter().all(|id| read[*id as usize] == 1);
                 let is_window = streamed.len() == segment.demands.len()
                     && !(is_repeated && order.spec().last == Last::Wrap);
@@ -238,6 +238,21 @@ fn the_smallest_window_follows_from_the_entropy() {
         OrderSpec { kind: Kind::Opportunistic { window: 0 }, ..*order(1, Last::Wrap, 100, 5, 2).spec() };
     let error = Order::new(spec).unwrap_err().to_string();
     assert_eq!(error, "order opportunistic: window, the units of a window, is 0, expected at least 1");
+}
+
+#[test]
+fn windows_have_the_published_sizes() {
+    // The table of docs/orders.md: every second unit is kept.
+    for (samples, unit, nodes, batch, expected) in [
+        (100_000, 340, 2, 64, [5, 15, 48]),
+        (1_281_167, 64, 4, 64, [61, 227, 836]),
+        (50_000_000, 340, 4, 64, [103, 551, 3014]),
+    ] {
+        let order = order(1, Last::Wrap, samples, batch, nodes)
+            .with_residents(even_shares(samples, unit, nodes as u32), |unit| unit % 2 == 0);
+        let found = [0.8, 0.85, 0.9].map(|least| order.smallest_window(least, u64::MAX).unwrap());
+        assert_eq!(found, expected, "{samples} samples");
+    }
 }
 
 #[test]
