@@ -241,6 +241,39 @@ fn the_smallest_window_follows_from_the_entropy() {
 }
 
 #[test]
+fn windows_take_the_memory_of_resident_units() {
+    // Nodes have memory for half of their 500 units. Two windows of a node are in it.
+    let shares = even_shares(100_000, 100, 2);
+    let place: Vec<u64> = (0..shares.units())
+        .map(|unit| (0..unit).filter(|other| shares.holder(*other) == shares.holder(unit)).count() as u64)
+        .collect();
+    let resident = |window: u64, unit: usize| place[unit] + 2 * window < 250;
+    let entropy = |order: &Order| order.draw_entropy().unwrap().order_entropy;
+    let make = |window| {
+        order(window, Last::Wrap, 100_000, 64, 2)
+            .with_residents(Arc::clone(&shares), |unit| resident(window, unit))
+    };
+    let any = || order(1, Last::Wrap, 100_000, 64, 2);
+    for least in [0.0, 0.7, 0.8, 0.85] {
+        let found = any().with_smallest_window(&shares, least, 125, resident).unwrap();
+        let Kind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
+        assert!(entropy(&found) >= least);
+        assert!(window == 1 || entropy(&make(window - 1)) < least, "{least}: {window}");
+        assert_eq!(
+            (epoch(&found, 1), found.streamed_units()),
+            (epoch(&make(window), 1), make(window).streamed_units())
+        );
+    }
+    let message = any().with_smallest_window(&shares, 0.99, 125, resident).unwrap_err().to_string();
+    let (_, works) = message.split_once("units; entropy=").unwrap();
+    let (works, rest) = works.split_once(" with a window of ").unwrap();
+    let window: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+    assert!(entropy(&make(window)) >= works.parse().unwrap(), "{message}");
+    assert!(any().with_smallest_window(&shares, works.parse().unwrap(), 125, resident).is_ok(), "{message}");
+    assert!(any().with_smallest_window(&shares, f64::NAN, 125, resident).is_err());
+}
+
+#[test]
 fn windows_have_the_published_sizes() {
     // The table of docs/orders.md: every second unit is kept.
     for (samples, unit, nodes, batch, expected) in [
@@ -253,6 +286,31 @@ fn windows_have_the_published_sizes() {
         let found = [0.8, 0.85, 0.9].map(|least| order.smallest_window(least, u64::MAX).unwrap());
         assert_eq!(found, expected, "{samples} samples");
     }
+}
+
+#[test]
+fn the_published_bounds_cost_what_is_published() {
+    // docs/orders.md: memory for half of the data, two windows included.
+    let shares = even_shares(100_000, 340, 2);
+    let place: Vec<usize> = (0..shares.units())
+        .map(|unit| (0..unit).filter(|other| shares.holder(*other) == shares.holder(unit)).count())
+        .collect();
+    let room = shares.units() / 4;
+    let found = |least| {
+        order(1, Last::Wrap, 100_000, 64, 2).with_smallest_window(
+            &shares,
+            least,
+            room as u64 / 2,
+            |window, unit| place[unit] + 2 * (window as usize) < room,
+        )
+    };
+    for (least, window, streamed) in [(0.8, 12, 0.67), (0.85, 36, 0.99)] {
+        let order = found(least).unwrap();
+        assert_eq!(order.kind(), Kind::Opportunistic { window }, "{least}");
+        let share = order.streamed_units().len() as f64 / shares.units() as f64;
+        assert!((share - streamed).abs() < 0.005, "{least}: {share}");
+    }
+    assert!(found(0.9).is_err());
 }
 
 #[test]

@@ -33,6 +33,7 @@
 
 mod error;
 mod lanes;
+mod smallest_window;
 
 use std::fmt;
 use std::ops::Range;
@@ -288,8 +289,8 @@ impl Order {
     }
 
     /// [`Order::on_nodes`], where a node keeps those units of its share that `resident` says, and
-    /// `opportunistic` streams the others. A unit with which a node would keep more samples than its
-    /// ranks take in an epoch is streamed, too ([`Order::streamed_units`]).
+    /// `opportunistic` streams the others. A unit with which a node would keep more samples than
+    /// its ranks take in an epoch is streamed, too ([`Order::streamed_units`]).
     ///
     /// # Panics
     /// Where the shares are of another data set or other ranks.
@@ -404,40 +405,6 @@ impl Order {
     #[must_use]
     pub fn draw_entropy(&self) -> Option<DrawEntropy> {
         self.opportunistic().map(|parts| DrawEntropy::of(parts, self.global_batch, parts.window()))
-    }
-
-    /// The smallest window of `opportunistic`, of at most `most` units, with which the order
-    /// entropy is `least`, whatever its window is now. A window of 1 where the order knows no
-    /// nodes: then it is a full shuffle.
-    ///
-    /// # Errors
-    /// If no such window is large enough, with the numbers that would work.
-    pub fn smallest_window(&self, least: f64, most: u64) -> Result<u64, OrderError> {
-        let kind = self.spec.kind.name();
-        if !(0.0..=1.0).contains(&least) {
-            return Err(OrderError::EntropyRange { kind, found: least.to_string() });
-        }
-        let Some(parts) = self.opportunistic() else { return Ok(1) };
-        let smallest = |most| DrawEntropy::smallest_window(parts, self.global_batch, least, most);
-        smallest(most).map_err(|refused| {
-            let units = parts.streamed_units().len() as u64;
-            // Rounded down, so that it works.
-            let shown = |entropy: f64| format!("entropy={}", (entropy * 1e4).floor() / 1e4);
-            let longer = match smallest(units) {
-                Ok(window) => format!("a window of {window} units"),
-                Err(_) => format!("{} with a window of {units} units", shown(refused.highest)),
-            };
-            OrderError::Entropy {
-                kind,
-                asked: least.to_string(),
-                most: most.clamp(1, units.max(1)),
-                works: if refused.reached < refused.highest {
-                    format!("{} or {longer}", shown(refused.reached))
-                } else {
-                    shown(refused.reached)
-                },
-            }
-        })
     }
 
     /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at
