@@ -10,7 +10,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece};
 
 use crate::plan::{Block, Decode, IoLimits, Part, PlacedPart, Plan, Read};
 use crate::runs::{align_down, cut};
-use crate::schedule::Segment;
+use crate::segment::Segment;
 use crate::staging::StagingRing;
 
 /// Alignment of decoded units in their block \[bytes\]: a cache line.

@@ -1,9 +1,11 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
-//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`, `group`
-//!   and `local_shuffle` are its parts, `shuffle_quality` says how well it shuffles, `convergence`
-//!   for how many epochs that will do, `state` writes and checks the states of loaders.
-//! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
+//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`,
+//!   `group`, `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and
+//!   `draw_entropy` say how well it shuffles, `convergence` for how many epochs that will do,
+//!   `state` writes and checks the states of loaders.
+//! - `schedule` and `opportunistic_schedule`: which samples are read together ([`Schedule`]);
+//!   `segment`: what they return ([`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may
 //!   ([`StagingRing`]).
 //! - `config`: what is decided once per loader: how its node reads, in which sizes, within which
@@ -33,11 +35,14 @@ pub mod config;
 mod convergence;
 mod copies;
 mod decode_plan;
+mod draw_entropy;
 mod group;
 mod ln_factorial;
 mod local_shuffle;
 mod node_reads;
 mod node_shares;
+mod opportunistic;
+mod opportunistic_schedule;
 mod order;
 mod permutation;
 mod placement;
@@ -45,6 +50,7 @@ mod plan;
 mod reads;
 mod runs;
 mod schedule;
+mod segment;
 mod shuffle_quality;
 mod staging;
 mod state;
@@ -55,13 +61,15 @@ mod tier_forecast;
 pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
+pub use draw_entropy::DrawEntropy;
 pub use node_reads::NodeReads;
 pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
-pub use schedule::{Demand, Next, Schedule, Segment};
+pub use schedule::{Next, Schedule};
+pub use segment::{Demand, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};

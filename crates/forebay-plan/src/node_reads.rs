@@ -11,11 +11,15 @@
 //! | `sequential` | its ranks' part of a step | the same; with `carry` others¹ |
 //! | `group` | a group | other groups |
 //! | `local-shuffle` | a unit of its share² | the same, but for m of them |
+//! | `opportunistic` | a unit³ | the same resident units, other streamed ones |
 //! | `shuffle`, groups of one sample | a sample | other samples |
 //! | ids given by the user | unknown, taken as a sample | unknown, taken as other samples |
 //!
 //! ¹ The same where N is a multiple of the global batch.
 //! ² See `node_shares`. A share m of the samples goes to nodes that do not hold them.
+//! ³ Resident units are taken as read whole, too. What levels keep of a node's part are the units
+//! that are resident there. So the node reads the rest of its part, n − R samples of n, from the
+//! source once per epoch.
 //!
 //! So `contiguous` gives a node whole chunks. `group` does where groups are whole chunks, and
 //! `sequential` where a node's part of a step is several chunks. `shuffle` does for samples of
@@ -84,6 +88,9 @@ impl NodeReads {
                 moved = moved_share(order, nodes, steps);
                 (unit_samples(order, mean_sample_bytes), true)
             }
+            Kind::Opportunistic { .. } if order.shares().is_some() => {
+                (unit_samples(order, mean_sample_bytes), true)
+            }
             Kind::Contiguous => (spec.samples / nodes, true),
             Kind::Sequential if nodes == 1 => (spec.samples, true),
             Kind::Sequential => {
@@ -91,7 +98,9 @@ impl NodeReads {
                 (order.global_batch() / nodes, spec.last != Last::Carry || fills)
             }
             Kind::Group { samples, .. } => (samples, false),
-            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Given => (1, false),
+            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } | Kind::Given => {
+                (1, false)
+            }
         };
         Self {
             nodes,
@@ -141,7 +150,7 @@ impl NodeReads {
                 let fetched = (1.0 - self.moved) * own + self.moved * moved;
                 Self { fetched, moved: self.moved * moved / fetched, ..self }
             }
-            Kind::Group { .. } => {
+            Kind::Group { .. } | Kind::Opportunistic { .. } => {
                 Self { fetched: fetched(0.0, 0, self.run_bytes, self.aligned_bytes), ..self }
             }
             // Their runs are as long as a step at least.

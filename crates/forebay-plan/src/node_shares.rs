@@ -14,6 +14,8 @@
 //! - If a node is added or removed, few units move besides those that it gets or had: rendezvous
 //!   hashing moves no others, and full parts turn away some.
 
+use std::ops::Range;
+
 use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +129,15 @@ impl NodeShares {
         self.nodes.iter().map(|ranks| &**ranks)
     }
 
+    /// Ranks of one node, by local rank.
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    #[must_use]
+    pub fn ranks_of(&self, node: usize) -> &[Rank] {
+        &self.nodes[node]
+    }
+
     /// Ranks of the job.
     #[must_use]
     pub fn ranks(&self) -> u64 {
@@ -137,6 +148,15 @@ impl NodeShares {
     #[must_use]
     pub fn unit_of(&self, sample: SampleId) -> usize {
         self.unit_starts.partition_point(|start| *start <= sample.0) - 1
+    }
+
+    /// The samples of a unit.
+    ///
+    /// # Panics
+    /// Where there is no such unit.
+    #[must_use]
+    pub fn unit_samples(&self, unit: usize) -> Range<u64> {
+        self.unit_starts[unit]..self.unit_starts.get(unit + 1).copied().unwrap_or(self.samples)
     }
 
     /// The node that holds a unit.

@@ -64,6 +64,12 @@ pub(crate) enum Purpose {
     Shares = 5,
     /// The chunks that the shares of a store hold.
     Store = 6,
+    /// The resident samples of a node.
+    ResidentSamples = 7,
+    /// The streamed units of an epoch.
+    StreamedUnits = 8,
+    /// The samples of one window of a node's streamed units.
+    StreamWindow = 9,
 }
 
 /// Key of a permutation.

@@ -19,7 +19,7 @@ use forebay_types::{CodecChain, Extent, Located};
 use crate::decode_plan::plan_coded;
 use crate::plan::{Block, IoLimits, Part, PlacedPart, Plan, Read};
 use crate::runs::{ReadRun, coalesce, cut, lonely_pieces, sorted_pieces, stored_pieces};
-use crate::schedule::Segment;
+use crate::segment::Segment;
 use crate::staging::StagingRing;
 
 /// Plans a segment. A pure function of its arguments; `staging` moves on.

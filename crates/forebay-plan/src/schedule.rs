@@ -8,6 +8,7 @@
 //! - `group`: a segment is one window of one lane that the node serves, cut to what is delivered.
 //!   The lanes' windows are merged by (first step, last step, lane). A window whose samples are
 //!   repeated at the end of an epoch (`wrap`) is a second, small segment.
+//! - `opportunistic`: see `opportunistic_schedule`.
 //!
 //! Promises:
 //! 1. Every (local rank, step, slot) from the start on is in exactly one segment, with the sample
@@ -31,32 +32,10 @@ use forebay_types::{Rank, SampleId};
 
 use crate::group::{Sequence, Shape};
 use crate::local_shuffle::Pool;
+use crate::opportunistic_schedule::OpportunisticFlow;
 use crate::order::{Kind, Last, Order};
 use crate::permutation::Permutation;
-
-/// One sample, and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
-    /// The sample.
-    pub sample: SampleId,
-    /// Which rank of the node: an index into the ranks that the schedule was made for.
-    pub local_rank: u32,
-    /// Step, relative to the segment's first.
-    pub step: u32,
-    /// Slot in the batch of that rank and step.
-    pub slot: u32,
-}
-
-/// Samples that are read together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// First absolute step (epoch·T + step) that needs one of them.
-    pub first_step: u64,
-    /// Last absolute step that may need one of them, inclusive.
-    pub last_step: u64,
-    /// The samples, by step.
-    pub demands: Vec<Demand>,
-}
+use crate::segment::{Demand, Segment};
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +65,7 @@ enum Flow {
         pool: Option<Pool>,
     },
     Lanes(Lanes),
+    Opportunistic(OpportunisticFlow),
 }
 
 impl Schedule {
@@ -100,17 +80,16 @@ impl Schedule {
         let ranks = order.spec().ranks;
         assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
         let max_steps = (*segment_steps.end()).clamp(1, u64::from(u32::MAX));
+        // Steps within a segment are 32-bit words.
+        let segment_steps = (*segment_steps.start()).clamp(1, max_steps);
         // A node without ranks has no lanes, but still has steps.
-        let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
-            // Steps within a segment are 32-bit words.
-            None => Flow::Steps {
-                next_step: start,
-                segment_steps: (*segment_steps.start()).clamp(1, max_steps),
-                max_steps,
-                shuffle: None,
-                pool: None,
-            },
-            Some(shape) => Flow::Lanes(Lanes::new(order, *shape, node_ranks, start)),
+        let flow = if let Some(shape) = order.shape().filter(|_| !node_ranks.is_empty()) {
+            Flow::Lanes(Lanes::new(order, *shape, node_ranks, start))
+        } else if let Some(parts) = order.opportunistic() {
+            let flow = OpportunisticFlow::new(parts, node_ranks, start, segment_steps, max_steps);
+            Flow::Opportunistic(flow)
+        } else {
+            Flow::Steps { next_step: start, segment_steps, max_steps, shuffle: None, pool: None }
         };
         Self { order: order.clone(), node_ranks: node_ranks.to_vec(), flow }
     }
@@ -121,6 +100,10 @@ impl Schedule {
         let Self { order, node_ranks, flow } = self;
         match flow {
             Flow::Lanes(lanes) => Next::Segment(lanes.next(order)),
+            Flow::Opportunistic(flow) => {
+                let parts = order.opportunistic().expect("the order does not change");
+                Next::Segment(flow.next(order, parts))
+            }
             Flow::Steps { next_step, segment_steps, max_steps, shuffle, pool } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
@@ -131,7 +114,10 @@ impl Schedule {
                     },
                     _ => None,
                 };
-                let is_shuffled = matches!(order.kind(), Kind::Shuffle | Kind::LocalShuffle { .. });
+                let is_shuffled = matches!(
+                    order.kind(),
+                    Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. }
+                );
                 if is_shuffled && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch) {
                     *shuffle = Some((epoch, order.shuffle(epoch)));
                 }

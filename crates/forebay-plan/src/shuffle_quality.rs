@@ -17,13 +17,19 @@
 //! each pool, is missing in H. A group is a unit of the nodes' shares (`node_shares`), and a node a
 //! lane of them: P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (N/W−1).
 //!
+//! In the order `opportunistic`, H is that of `draw_entropy`. A group is a unit; g samples of a
+//! step are drawn from M candidates of their class on their node, resident ones or a window:
+//! P = \[Σ g·(g−1) / (G·(G−1))\]·(S−1) / (M−1).
+//!
 //! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G
 //! global batch.
 
 use serde::{Deserialize, Serialize};
 
+use crate::draw_entropy::{DrawEntropy, window_samples};
 use crate::ln_factorial::ln_factorial;
 use crate::node_shares::NodeShares;
+use crate::opportunistic::Opportunistic;
 
 /// The shuffle quality of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,6 +81,30 @@ impl Quality {
         Self {
             order_entropy: Some(pool_entropy(samples, batch, &nodes, steps)),
             same_group_pairs: Some(if global_batch < 2 { 0.0 } else { same_node / pairs }),
+            full_shuffle_same_group_pairs: Some(pair_chance(unit, samples)),
+        }
+    }
+
+    /// Of `opportunistic`, at `global_batch` samples per step.
+    pub(crate) fn of_draws(parts: &Opportunistic, global_batch: u64) -> Self {
+        let shares = parts.shares();
+        let (samples, window) = (shares.samples(), parts.window());
+        let unit = samples.div_ceil(shares.units() as u64);
+        let rank_batch = global_batch / shares.ranks();
+        let mut same_class = 0.0;
+        for part in parts.nodes().iter().filter(|part| part.samples > 0) {
+            let streamed = part.streamed();
+            for (of_class, candidates) in
+                [(part.resident, part.resident), (streamed, window_samples(parts, streamed, window))]
+            {
+                let drawn = (rank_batch * part.ranks) as f64 * of_class as f64 / part.samples as f64;
+                same_class += (drawn * (drawn - 1.0)).max(0.0) * pair_chance(unit, candidates);
+            }
+        }
+        let pairs = global_batch as f64 * (global_batch as f64 - 1.0);
+        Self {
+            order_entropy: Some(DrawEntropy::of(parts, global_batch, window).order_entropy),
+            same_group_pairs: Some(if global_batch < 2 { 0.0 } else { same_class / pairs }),
             full_shuffle_same_group_pairs: Some(pair_chance(unit, samples)),
         }
     }

@@ -18,6 +18,9 @@
 //! | `fingerprint` | identity of the data set |
 //! | `pool_steps` | K of the order `local-shuffle`; other orders lack this key and the next |
 //! | `node_shares` | digest of what each node holds, as hexadecimal digits; None on one node |
+//! | `stream_window` | w of the order `opportunistic`; others lack this key and the next two |
+//! | `streamed_units` | units that no node keeps; None where the order knows no nodes |
+//! | `node_residents` | digest of what each node keeps, as hexadecimal digits; None there, too |
 
 use std::fmt;
 
@@ -49,8 +52,14 @@ const KEYS: [&str; 11] = [
     "fingerprint",
 ];
 
-/// The keys that a state of the order `local-shuffle` has besides.
-const LOCAL_KEYS: [&str; 2] = ["pool_steps", "node_shares"];
+/// The keys that states of some orders have besides.
+fn more_keys(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::LocalShuffle { .. } => &["pool_steps", "node_shares"],
+        Kind::Opportunistic { .. } => &["stream_window", "streamed_units", "node_residents"],
+        _ => &[],
+    }
+}
 
 /// A value of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +158,21 @@ pub enum StateError {
         /// How to fix it.
         hint: String,
     },
+    /// The order `opportunistic` inside an epoch, on nodes that keep other units.
+    #[error(
+        "the order opportunistic cannot go on with step {step} on nodes that keep other units (expected {expected}, \
+         found {found})"
+    )]
+    Residents {
+        /// The step that comes next.
+        step: u64,
+        /// Streamed units of this job, and digest of the resident ones.
+        expected: String,
+        /// The same of the state.
+        found: String,
+        /// How to fix it.
+        hint: String,
+    },
     /// The lanes do not divide among the ranks.
     #[error("{ranks} ranks cannot share the {lanes} lanes of the state")]
     Ranks {
@@ -202,6 +226,7 @@ impl StateError {
             Self::Differs { .. } => "make the loader with the options that the state was saved with",
             Self::Regions { hint, .. }
             | Self::Pool { hint, .. }
+            | Self::Residents { hint, .. }
             | Self::Ranks { hint, .. }
             | Self::GlobalBatch { hint, .. } => hint,
             Self::Position { .. } => "pass batch.position of a batch of this loader",
@@ -216,7 +241,7 @@ pub struct Resumption {
     pub epoch: u64,
     /// The step that comes next; that of the end of the epoch after its last one.
     pub step: u64,
-    /// The order of the state, with the sizes of its groups.
+    /// The order of the state, with the sizes of its groups or its window.
     pub kind: Kind,
     /// L of the state.
     pub lanes: u64,
@@ -249,8 +274,7 @@ impl OrderState {
 
     /// The keys of a state of this loader.
     fn keys(&self) -> impl Iterator<Item = &'static str> {
-        let is_local = matches!(self.order.kind(), Kind::LocalShuffle { .. });
-        KEYS.into_iter().chain(LOCAL_KEYS.into_iter().filter(move |_| is_local))
+        KEYS.into_iter().chain(more_keys(self.order.kind()).iter().copied())
     }
 
     /// The state after the batch at a position.
@@ -274,7 +298,9 @@ impl OrderState {
     /// Checks a state, of which `value` returns the value of a key, and returns where it continues.
     ///
     /// Seed, kind of order, end of an epoch, global batch and data set must be those of this
-    /// loader. Lanes and sizes of groups may be others; the loader has to take them over.
+    /// loader. Lanes, sizes of groups and windows may be others; the loader has to take them over.
+    /// Where an epoch of `opportunistic` begins on nodes that keep other units, the window is that
+    /// of this loader.
     ///
     /// # Errors
     /// The first thing that does not fit, and what would.
@@ -315,7 +341,14 @@ impl OrderState {
                     self.check_same("pool_steps", value("pool_steps"))?;
                     self.check_pool(step, pool, &value("node_shares"))?;
                 }
-                kind
+                if let Kind::Opportunistic { window } = kind {
+                    let found = number("stream_window", 1, MAX_NUMBER)?;
+                    let goes_on =
+                        self.check_residents(step, value("streamed_units"), value("node_residents"))?;
+                    Kind::Opportunistic { window: if goes_on { found } else { window } }
+                } else {
+                    kind
+                }
             }
         };
         Ok(Resumption { epoch, step, kind, lanes })
@@ -352,8 +385,44 @@ impl OrderState {
                 Some(shares) => StateValue::Text(format!("{:016x}", shares.digest())),
                 None => StateValue::None,
             },
+            "stream_window" => match spec.kind {
+                Kind::Opportunistic { window } => window.into(),
+                _ => StateValue::None,
+            },
+            "streamed_units" => {
+                self.order.opportunistic().map(|parts| parts.streamed_units().len() as u64).into()
+            }
+            "node_residents" => match self.order.opportunistic() {
+                Some(parts) => StateValue::Text(format!("{:016x}", parts.digest())),
+                None => StateValue::None,
+            },
             _ => StateValue::None,
         }
+    }
+
+    /// Checks that the nodes keep what they kept when the state was written, if the step that comes
+    /// next is inside an epoch, and returns whether they do.
+    fn check_residents(
+        &self,
+        step: u64,
+        streamed: StateValue,
+        residents: StateValue,
+    ) -> Result<bool, StateError> {
+        let steps = self.order.steps_per_epoch();
+        let own = (self.own("streamed_units"), self.own("node_residents"));
+        if (&streamed, &residents) == (&own.0, &own.1) {
+            return Ok(true);
+        }
+        if step == 0 || step == steps {
+            return Ok(false);
+        }
+        let hint = format!(
+            "resume on the nodes of the state with the same ranks and resident units on each, or from a state of step \
+             0 or {steps}, where an epoch begins"
+        );
+        let words = |units, digest| format!("{units} streamed units, residents {digest}");
+        let (expected, found) = (words(own.0, own.1), words(streamed, residents));
+        Err(StateError::Residents { step, expected, found, hint })
     }
 
     /// Checks that the nodes hold what they held when the state was written, if the step that comes

@@ -69,6 +69,10 @@ proptest! {
 
     #[test]
     fn the_global_batches_are_the_same_on_every_allowed_number_of_ranks(order in orders(), number in 0_u64..3) {
+        // There the steps depend on what each node holds.
+        if matches!(order.kind(), Kind::Opportunistic { .. }) {
+            return Ok(());
+        }
         for ranks in order.allowed_ranks() {
             let batch = order.global_batch() / ranks;
             let spec = OrderSpec { batch, ranks, lanes: Some(order.lanes()), ..*order.spec() };

@@ -112,6 +112,45 @@ fn local_shuffle_in_pools_of_a_large_data_set() {
 }
 
 #[test]
+fn opportunistic_of_a_small_data_set() {
+    let order = order(Kind::Opportunistic { window: 2 }, Last::Wrap, 40, 4, 4, None);
+    let order = order.with_residents(shares(40), |unit| unit % 2 == 0);
+    assert_eq!(order.streamed_units(), [1, 3, 5], "{ADVICE}");
+    assert_eq!(
+        epoch(&order, 0),
+        [
+            29, 11, 27, 34, 24, 13, 32, 8, 15, 20, 14, 18, 19, 3, 4, 38, 9, 26, 30, 10, 22, 33, 23, 12, 5, 6,
+            16, 1, 17, 0, 2, 39, 21, 31, 7, 25, 28, 36, 35, 37, 15, 20, 14, 18, 19, 3, 4, 38
+        ],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        epoch(&order, 1),
+        [
+            28, 22, 25, 30, 26, 24, 32, 21, 20, 2, 16, 4, 17, 14, 5, 38, 9, 8, 31, 12, 27, 33, 11, 23, 18, 0,
+            19, 15, 6, 3, 1, 39, 10, 34, 7, 13, 29, 37, 36, 35, 20, 2, 16, 4, 17, 14, 5, 38
+        ],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn opportunistic_of_a_large_data_set() {
+    let order = order(Kind::Opportunistic { window: 1000 }, Last::Drop, 1_281_167, 8, 4, None);
+    let order = order.with_residents(shares(1_281_167), |unit| unit % 3 != 0);
+    assert_eq!(
+        batch(&order, 0, 0, 0),
+        [533050, 1198309, 709468, 1262297, 65054, 563709, 1019106, 1232781],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        batch(&order, 89, 40_035, 3),
+        [584865, 831243, 160032, 556720, 688128, 896879, 1165179, 1235369],
+        "{ADVICE}"
+    );
+}
+
+#[test]
 fn group_of_a_small_data_set() {
     let kind = Kind::Group { samples: 4, window: 2 };
     let order = order(kind, Last::Wrap, 30, 4, 2, Some(4));
@@ -192,6 +231,15 @@ fn a_state_is_kept_in_these_words() {
         written(&OrderState::new(local.on_nodes(shares(1000)), "f1".into())),
         "version=1 kind='local-shuffle' last='wrap' seed=42 epoch=3 step=5 global_batch=64 lanes=64 \
          group_samples=None group_window=None fingerprint='f1' pool_steps=2 node_shares='3c488bdb6e5fc801'",
+        "{ADVICE}"
+    );
+    let streamed = order(Kind::Opportunistic { window: 6 }, Last::Wrap, 1000, 16, 4, None);
+    let streamed = streamed.with_residents(shares(1000), |unit| unit % 2 == 0);
+    assert_eq!(
+        written(&OrderState::new(streamed, "f1".into())),
+        "version=1 kind='opportunistic' last='wrap' seed=42 epoch=3 step=5 global_batch=64 lanes=64 \
+         group_samples=None group_window=None fingerprint='f1' stream_window=6 streamed_units=71 \
+         node_residents='e00a2929549c473b'",
         "{ADVICE}"
     );
     let names =

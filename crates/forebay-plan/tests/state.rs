@@ -34,6 +34,20 @@ fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
     OrderState::new(order, "f1".into())
 }
 
+/// The same in `opportunistic`, where every `streamed`-th unit is streamed.
+fn opportunistic_loader(window: u64, nodes: &[&[u32]], streamed: usize) -> OrderState {
+    let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
+    let kind = Kind::Opportunistic { window };
+    let spec =
+        OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes: None };
+    let units: Vec<ShareUnit> =
+        (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
+    let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
+    let shares = Arc::new(NodeShares::new(1000, &units, &nodes, 1));
+    let order = Order::new(spec).unwrap().with_residents(shares, |unit| unit % streamed != 0);
+    OrderState::new(order, "f1".into())
+}
+
 /// A state with some values changed; `None` takes a key away.
 fn changed(state: &OrderState, changes: &[(&str, Option<StateValue>)]) -> BTreeMap<String, StateValue> {
     let mut values: BTreeMap<_, _> =
@@ -105,6 +119,40 @@ fn local_shuffle_goes_on_on_other_nodes_where_a_pool_begins() {
         for step in [0_u64, 4, 20, 21] {
             resume(&local_loader(4, nodes), &state, &[("step", Some(step.into()))]).unwrap();
         }
+    }
+}
+
+#[test]
+fn opportunistic_goes_on_where_the_nodes_keep_the_same() {
+    let nodes: &[&[u32]] = &[&[0, 1], &[2, 3]];
+    let state = opportunistic_loader(4, nodes, 3);
+    // The window of the state is taken over.
+    for window in [4, 9] {
+        let loader = opportunistic_loader(window, nodes, 3);
+        let resumed = resume(&loader, &state, &[]).unwrap();
+        assert_eq!((resumed.step, resumed.kind), (5, Kind::Opportunistic { window: 4 }));
+        assert_eq!(loader.is_order_of(&resumed), window == 4);
+    }
+    let others: [(&[&[u32]], usize); 4] =
+        [(nodes, 2), (&[&[0], &[1, 2, 3]], 3), (&[&[0, 1, 2, 3]], 3), (&[&[0, 2], &[1, 3]], 3)];
+    for (nodes, streamed) in others {
+        let other = opportunistic_loader(9, nodes, streamed);
+        let error = resume(&other, &state, &[]).unwrap_err();
+        assert!(matches!(error, StateError::Residents { step: 5, .. }), "{error}");
+        assert!(error.to_string().contains("found 34 streamed units, residents '"), "{error}");
+        assert!(error.hint().contains("step 0 or 21,"), "{}", error.hint());
+        for step in [0_u64, 21] {
+            let resumed = resume(&other, &state, &[("step", Some(step.into()))]).unwrap();
+            assert_eq!(resumed.kind, Kind::Opportunistic { window: 9 }, "another epoch has its own window");
+        }
+    }
+    for value in [StateValue::None, 0.into(), StateValue::Text("4".into()), StateValue::Other("4.0".into())] {
+        let error = resume(&state, &state, &[("stream_window", Some(value))]).unwrap_err();
+        assert!(matches!(error, StateError::Damaged { key: "stream_window", .. }), "{error}");
+    }
+    for key in ["stream_window", "streamed_units", "node_residents"] {
+        let error = resume(&state, &state, &[(key, None)]).unwrap_err();
+        assert!(matches!(&error, StateError::Missing { keys } if keys == &[key]), "{error}");
     }
 }
 

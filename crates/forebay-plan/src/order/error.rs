@@ -74,6 +74,28 @@ pub enum OrderError {
         /// L as asked for.
         lanes: u64,
     },
+    /// A bound of the order entropy that no order has.
+    #[error("order {kind}: entropy is {found}, expected 0 to 1")]
+    EntropyRange {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// A bound of the order entropy that the longest window does not reach.
+    #[error(
+        "order {kind}: entropy={asked} is out of reach with windows of at most {most} units; {works} would work"
+    )]
+    Entropy {
+        /// Name of the kind.
+        kind: &'static str,
+        /// The bound.
+        asked: String,
+        /// Units of the longest window that is allowed.
+        most: u64,
+        /// Numbers that would work.
+        works: String,
+    },
     /// Ids of an epoch of order given that are not one per sample.
     #[error(
         "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
@@ -120,7 +142,10 @@ impl OrderError {
             Self::Empty { .. } => {
                 Some("check the path and the database= of the data set; forebay inspect shows what it holds")
             }
-            Self::Number { .. } => None,
+            Self::Number { .. } | Self::EntropyRange { .. } => None,
+            Self::Entropy { .. } => {
+                Some("a node needs memory for two windows; order=\"shuffle\" has an entropy of 1")
+            }
             Self::BatchTooLarge { .. } => Some("use a smaller batch, or last=\"short\""),
             Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),

@@ -10,6 +10,9 @@
 //! - `given`: the same position; the sample is entry p of the ids given for the epoch.
 //! - `local-shuffle`: the samples of `shuffle`, dealt to the nodes that hold them as
 //!   `local_shuffle` says. An order that knows no nodes ([`Order::on_nodes`]) is `shuffle`.
+//! - `opportunistic`: what its node holds and what it streams, in a fixed proportion, as
+//!   `opportunistic` says. An order that knows no nodes ([`Order::on_nodes`],
+//!   [`Order::with_residents`]) is `shuffle`.
 //! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the
 //!   region.
 //! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and
@@ -24,11 +27,13 @@
 //!
 //! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and
 //! `carry` repeat at most G − 1); every rank has T steps; the global batch of a step does not
-//! depend on W, except for `contiguous`. In `local-shuffle` the samples of a step, or of a pool of
-//! steps, do not depend on W or the nodes; which rank gets them does.
+//! depend on W, except for `contiguous` and `opportunistic`. In `local-shuffle` the samples of a
+//! step, or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
+//! `opportunistic` the samples of an epoch do not; the steps depend on what each node holds.
 
 mod error;
 mod lanes;
+mod smallest_window;
 
 use std::fmt;
 use std::ops::Range;
@@ -39,10 +44,12 @@ use serde::{Deserialize, Serialize};
 
 pub use self::error::OrderError;
 pub(crate) use self::lanes::list;
+use crate::draw_entropy::DrawEntropy;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::local_shuffle::Pool;
 use crate::node_shares::NodeShares;
+use crate::opportunistic::{Finder, Opportunistic};
 use crate::permutation::{Key, Permutation, Purpose};
 use crate::shuffle_quality::Quality;
 
@@ -68,6 +75,11 @@ pub enum Kind {
         /// K, steps whose samples are dealt together.
         steps: u64,
     },
+    /// What nodes hold and what they stream from the source, in each step.
+    Opportunistic {
+        /// w, units per window of what a node streams.
+        window: u64,
+    },
     /// Sample ids given for every epoch.
     Given,
 }
@@ -82,6 +94,7 @@ impl Kind {
             Self::Shuffle => "shuffle",
             Self::Group { .. } => "group",
             Self::LocalShuffle { .. } => "local-shuffle",
+            Self::Opportunistic { .. } => "opportunistic",
             Self::Given => "given",
         }
     }
@@ -102,6 +115,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Group { samples, window } => write!(f, "group(samples={samples}, window={window})"),
             Self::LocalShuffle { steps } if *steps > 1 => write!(f, "local-shuffle(steps={steps})"),
+            Self::Opportunistic { window } => write!(f, "opportunistic(window={window})"),
             kind => f.write_str(kind.name()),
         }
     }
@@ -165,8 +179,16 @@ pub struct Order {
     /// L.
     lanes: u64,
     shape: Option<Shape>,
+    nodes: Nodes,
+}
+
+/// What the order knows of the nodes.
+#[derive(Clone, Debug)]
+enum Nodes {
+    Unknown,
     /// What each node holds, for `local-shuffle`.
-    shares: Option<Arc<NodeShares>>,
+    Shares(Arc<NodeShares>),
+    Opportunistic(Arc<Opportunistic>),
 }
 
 impl Order {
@@ -219,6 +241,11 @@ impl Order {
                 "1, or fewer than the steps of an epoch",
             );
         }
+        if let Kind::Opportunistic { window } = spec.kind
+            && window == 0
+        {
+            return number("window, the units of a window,", window, "at least 1");
+        }
         let (lanes, shape) = if let Kind::Group { samples, window } = spec.kind {
             if samples == 0 {
                 return number("samples, the size of a group,", samples, "at least 1");
@@ -248,24 +275,62 @@ impl Order {
             }
             (lanes, None)
         };
-        Ok(Self { spec, steps, global_batch, lanes, shape, shares: None })
+        Ok(Self { spec, steps, global_batch, lanes, shape, nodes: Nodes::Unknown })
     }
 
-    /// The same order where the nodes hold these shares of the data set. Only `local-shuffle`
-    /// depends on them.
+    /// The same order where the nodes hold these shares of the data set. Only `local-shuffle` and
+    /// `opportunistic` depend on them; in the latter, all units are resident.
     ///
     /// # Panics
     /// Where the shares are of another data set or other ranks.
     #[must_use]
     pub fn on_nodes(self, shares: Arc<NodeShares>) -> Self {
+        self.with_residents(shares, |_| true)
+    }
+
+    /// [`Order::on_nodes`], where a node keeps those units of its share that `resident` says, and
+    /// `opportunistic` streams the others. A unit with which a node would keep more samples than
+    /// its ranks take in an epoch is streamed, too ([`Order::streamed_units`]).
+    ///
+    /// # Panics
+    /// Where the shares are of another data set or other ranks.
+    #[must_use]
+    pub fn with_residents(self, shares: Arc<NodeShares>, resident: impl Fn(usize) -> bool) -> Self {
         assert_eq!((shares.samples(), shares.ranks()), (self.spec.samples, self.spec.ranks));
-        Self { shares: Some(shares), ..self }
+        let nodes = match self.spec.kind {
+            Kind::LocalShuffle { .. } => Nodes::Shares(shares),
+            Kind::Opportunistic { window } => {
+                let taken = |rank| self.taken_once(rank);
+                let parts = Opportunistic::new(self.spec.seed, window, shares, resident, taken);
+                Nodes::Opportunistic(Arc::new(parts))
+            }
+            _ => Nodes::Unknown,
+        };
+        Self { nodes, ..self }
     }
 
     /// What each node holds, where the order depends on it.
     #[must_use]
     pub fn shares(&self) -> Option<&NodeShares> {
-        self.shares.as_deref().filter(|_| matches!(self.spec.kind, Kind::LocalShuffle { .. }))
+        match &self.nodes {
+            Nodes::Unknown => None,
+            Nodes::Shares(shares) => Some(shares),
+            Nodes::Opportunistic(parts) => Some(parts.shares()),
+        }
+    }
+
+    /// The units that no node keeps, ascending; none but in `opportunistic`.
+    #[must_use]
+    pub fn streamed_units(&self) -> &[usize] {
+        self.opportunistic().map_or(&[], Opportunistic::streamed_units)
+    }
+
+    /// What each node holds and streams.
+    pub(crate) fn opportunistic(&self) -> Option<&Opportunistic> {
+        match &self.nodes {
+            Nodes::Opportunistic(parts) => Some(parts),
+            Nodes::Unknown | Nodes::Shares(_) => None,
+        }
     }
 
     /// The steps of an epoch whose samples are dealt together with those of `step`; that step alone
@@ -329,8 +394,17 @@ impl Order {
             Kind::Group { samples, window } => {
                 Quality::of_groups(self.spec.samples, samples, window, self.lanes, self.global_batch)
             }
+            Kind::Opportunistic { .. } => self
+                .opportunistic()
+                .map_or(Quality::SHUFFLE, |parts| Quality::of_draws(parts, self.global_batch)),
             Kind::Given => Quality::UNKNOWN,
         }
+    }
+
+    /// How random the draws of `opportunistic` are, where the order knows the nodes.
+    #[must_use]
+    pub fn draw_entropy(&self) -> Option<DrawEntropy> {
+        self.opportunistic().map(|parts| DrawEntropy::of(parts, self.global_batch, parts.window()))
     }
 
     /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at
@@ -339,12 +413,21 @@ impl Order {
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
-    /// on top. Other orders: one step of the node. Before padding and alignment.
+    /// on top. For `opportunistic`: all steps of the longest window, in which staging memory passes
+    /// resident samples too, and the next window. Other orders: one step of the node. Before
+    /// padding and alignment.
     #[must_use]
     pub fn min_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
         let node_ranks = node_ranks as u64;
         let samples = match &self.shape {
-            None => u128::from(node_ranks * self.spec.batch),
+            None => {
+                let step = u128::from(node_ranks * self.spec.batch);
+                self.opportunistic().map_or(step, |parts| {
+                    let (steps, window) = parts.longest_window(self.spec.batch);
+                    let nodes = node_ranks.min(parts.nodes().len() as u64);
+                    step * u128::from(steps.min(self.steps)) + u128::from(nodes) * u128::from(window)
+                })
+            }
             Some(shape) => {
                 let node_lanes = u128::from(self.lanes / self.spec.ranks * node_ranks);
                 let window = u128::from(shape.window.min(self.spec.samples.div_ceil(self.lanes)));
@@ -373,6 +456,12 @@ impl Order {
         if let Some(shape) = &self.shape {
             return self.group_batch(shape, epoch, step, rank, out);
         }
+        if let Some(parts) = self.opportunistic() {
+            let stream = parts.stream(epoch);
+            let run = self.node_run(parts.shares(), step, rank);
+            let mut finder = Finder::new(parts, &stream, run.node);
+            return out.extend(run.positions.map(|position| finder.sample(position)));
+        }
         if let Some(shares) = self.shares() {
             let pool = self.deal_pool(shares, &self.shuffle(epoch), epoch, step);
             return out.extend(pool.samples(step, rank));
@@ -380,7 +469,7 @@ impl Order {
         let run = self.run(epoch, step, rank);
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
         match self.spec.kind {
-            Kind::Shuffle | Kind::LocalShuffle { .. } => {
+            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } => {
                 let permutation = self.shuffle(epoch);
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
@@ -462,6 +551,25 @@ impl Order {
         PositionRun { base, modulus, first, count }
     }
 
+    /// Samples that a rank takes in an epoch, nothing twice.
+    fn taken_once(&self, rank: Rank) -> u64 {
+        let OrderSpec { batch, samples, last, .. } = self.spec;
+        let before = self.steps - 1;
+        let first = before * self.global_batch + u64::from(rank.0) * batch;
+        let in_last = if last == Last::Drop { batch } else { batch.min(samples.saturating_sub(first)) };
+        before * batch + in_last
+    }
+
+    /// The positions of its node's sequence that a rank takes in one step of `opportunistic`.
+    pub(crate) fn node_run(&self, shares: &NodeShares, step: u64, rank: Rank) -> NodeRun {
+        let count = |rank: Rank| self.run(0, step, rank).count;
+        let node = shares.node_of_rank(rank);
+        let ranks = shares.ranks_of(node);
+        let before = ranks.iter().take_while(|other| **other != rank).map(|rank| count(*rank)).sum::<u64>();
+        let first = step * self.spec.batch * ranks.len() as u64 + before;
+        NodeRun { node, positions: first..first + count(rank) }
+    }
+
     /// The pool of `step` of `local-shuffle`, whose epoch has this permutation.
     pub(crate) fn deal_pool(
         &self,
@@ -476,7 +584,8 @@ impl Order {
         Pool::deal(shares, epoch, steps, samples, |step, rank| self.run(epoch, step, rank).count)
     }
 
-    /// The permutation of an epoch of [`Kind::Shuffle`] and [`Kind::LocalShuffle`].
+    /// The permutation of an epoch of [`Kind::Shuffle`], and of orders that are it on unknown
+    /// nodes.
     pub(crate) fn shuffle(&self, epoch: u64) -> Permutation {
         Permutation::new(Key::new(self.spec.seed, Purpose::Samples).with(epoch), self.spec.samples)
     }
@@ -505,6 +614,14 @@ pub(crate) struct PositionRun {
     pub(crate) modulus: u64,
     pub(crate) first: u64,
     pub(crate) count: u64,
+}
+
+/// Positions of one rank in the sequence of its node, in one step of `opportunistic`. With `wrap`,
+/// those beyond its end are at its start.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRun {
+    pub(crate) node: usize,
+    pub(crate) positions: Range<u64>,
 }
 
 /// Most samples of a data set, so that positions of an epoch and its repeated part fit 64 bits.

@@ -15,6 +15,8 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
         Just(Kind::Shuffle),
         Just(Kind::Given),
         (1_u64..5).prop_map(|steps| Kind::LocalShuffle { steps }),
+        (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
+        (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
         (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
         // Groups matter most, so they come twice.
         (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
@@ -50,8 +52,8 @@ pub fn shares(seed: u64, samples: u64, ranks: u64) -> Arc<NodeShares> {
 
 /// Valid orders of up to 400 samples, 5 ranks and batches of 12.
 pub fn orders() -> impl Strategy<Value = Order> {
-    let numbers = (any::<u64>(), 1_u64..400, 1_u64..13, 1_u64..6, any::<prop::sample::Index>());
-    (kinds(), lasts(), numbers).prop_map(|(kind, last, (seed, samples, batch, ranks, pick))| {
+    let numbers = (any::<u64>(), 1_u64..400, 1_u64..13, 1_u64..6, any::<prop::sample::Index>(), 0_u64..=10);
+    (kinds(), lasts(), numbers).prop_map(|(kind, last, (seed, samples, batch, ranks, pick, kept))| {
         let lanes = matches!(kind, Kind::Group { .. }).then(|| {
             let works: Vec<u64> =
                 (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
@@ -65,8 +67,14 @@ pub fn orders() -> impl Strategy<Value = Order> {
         let make = |kind| Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes });
         // Pools may be too large for the epoch.
         let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
-        order.on_nodes(shares(seed, samples, ranks))
+        order.with_residents(shares(seed, samples, ranks), |unit| is_resident(seed, unit, kept))
     })
+}
+
+/// About `kept` tenths of the units, by chance.
+pub fn is_resident(seed: u64, unit: usize, kept: u64) -> bool {
+    let word = (seed ^ unit as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32 < (kept << 32) / 10
 }
 
 /// The samples of the steps that are dealt together, sorted: in most orders those of one step.
