@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
 from functools import partial
 
 import pytest
 
 import forebay
-from ranks import tiers
-from ranks.pool import Pool, Raised
+import support
+from ranks import tiers, work
+from ranks.pool import Killed, Pool, Raised
 from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
 
 SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
@@ -117,6 +119,26 @@ def test_the_source_takes_the_place_of_a_lost_share(tier_data, plain, losing):
     assert [one["steps"] for one in found] == plain("raw", "shuffle", nodes)
     assert of_level(found, "source") > 1.1 * tier_data.formats["raw"].stat().st_size
     assert any(one["levels"][-1]["peers"]["skipped"] > 0 for one in found)
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "source"])
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
+    nodes = (0, 0, 1, 1)
+    strategy = {"store": "auto", "on_lost": on_lost}
+    options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": strategy}
+    ranks = pool.begin(4, work.walk, nodes=nodes, path=str(small_lmdb), options=options)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[victim].kill()
+    for rank, outcome in enumerate(pool.outcomes(ranks, support.TOLD_WITHIN_S)):
+        if rank == victim:
+            assert outcome == Killed(-signal.SIGKILL)
+        else:
+            assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
+            assert f"rank {victim} " in outcome["message"]
+            assert outcome["memory"] == []
 
 
 def test_options_that_make_no_sense_with_a_store_are_refused():

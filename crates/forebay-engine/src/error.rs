@@ -112,6 +112,9 @@ pub enum Error {
     /// Storage failed, or a file of the data set was modified, replaced or removed.
     #[error(transparent)]
     Storage(ErrorDetails),
+    /// The share of another node in an in-memory store cannot be reached.
+    #[error(transparent)]
+    Share(ErrorDetails),
     /// A sample's bytes are not what its schema says.
     #[error("{path}: sample {sample}: {what} at offset {offset}: expected {expected}, found {found}")]
     BadSample {
@@ -263,6 +266,7 @@ impl Error {
         match self {
             Self::Format(details)
             | Self::Storage(details)
+            | Self::Share(details)
             | Self::Rendezvous(details)
             | Self::PeerEnded(details)
             | Self::Threads(details)
@@ -279,7 +283,7 @@ impl Error {
             _ if self.is_loss() => WireKind::PeerEnded,
             Self::Options { .. } => WireKind::Options,
             Self::Format(..) | Self::BadSample { .. } => WireKind::Format,
-            Self::Storage(..) => WireKind::Storage,
+            Self::Storage(..) | Self::Share(..) => WireKind::Storage,
             Self::Timeout { .. } | Self::Stalled { .. } | Self::StalledThere(..) => WireKind::Stalled,
             Self::Threads(..) => WireKind::Threads,
             Self::Memory { .. } | Self::NoMemory(..) => WireKind::Memory,
@@ -396,7 +400,7 @@ impl From<TransportError> for Error {
             return error.into();
         }
         let hint = error.hint().map(str::to_owned);
-        Self::Storage(ErrorDetails::of(error, hint, None))
+        Self::Share(ErrorDetails::of(error, hint, None))
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         os_error(py, class, &text, details.errno(), details.path()).unwrap_or_else(|failure| failure)
     };
     let class = match error {
-        Error::Storage(details) => return of_details(&classes.storage, details),
+        Error::Storage(details) | Error::Share(details) => return of_details(&classes.storage, details),
         Error::StalledThere(details) => return of_details(&classes.storage_timeout, details),
         Error::Timeout { .. } | Error::Stalled { .. } => &classes.storage_timeout,
         Error::Options { .. } => &classes.option,

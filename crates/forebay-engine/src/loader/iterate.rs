@@ -35,6 +35,9 @@ pub struct Delivered {
     pub step: u64,
 }
 
+/// How long the links may take to report a process whose connection is already closed.
+const LOSS_IS_KNOWN_WITHIN: Duration = Duration::from_secs(3);
+
 impl Engine {
     /// The next batch of an iteration with its epoch and step, or `None` at the end of the epoch.
     ///
@@ -83,7 +86,7 @@ impl Engine {
             // The batch is still in preparation; the next call takes it.
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
-                let error = self.modified_or(error, caller);
+                let error = self.loss_or(self.modified_or(error, caller), caller);
                 self.detach(&mut consumer);
                 consumer.failed = Some(error.clone());
                 return Err(error);
@@ -265,6 +268,21 @@ impl Engine {
             _ => Ok(None),
         };
         self.ask_storage(caller, is_modified).ok().flatten().unwrap_or(error)
+    }
+
+    /// The error, or the loss of a process that explains why the share of a node cannot be reached.
+    fn loss_or(&self, error: Error, caller: &dyn Host) -> Error {
+        if !matches!(error, Error::Share(..)) {
+            return error;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < LOSS_IS_KNOWN_WITHIN {
+            match self.check_liveness(caller, || error.to_string()) {
+                Err(loss) if loss.is_loss() => return loss,
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        error
     }
 
     /// Checks at the end of an epoch that the files are as they were when they were opened.
