@@ -88,6 +88,15 @@ pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
     (left_bytes / BUFFER_SHARE / processes).min(most)
 }
 
+/// Gap over which reads are joined, where each node's tiers hold its own share of the data and
+/// `gap_bytes` suit the source \[bytes\].
+///
+/// Between a node's samples lie chunks of other nodes, which it would read from the source. Its own
+/// samples come from the tiers, where a request costs less than at the source.
+pub(crate) fn gap_bytes_of_shares(gap_bytes: u64) -> u64 {
+    gap_bytes.min(PAGE_BYTES)
+}
+
 /// What a decision about tiers rests on.
 pub(crate) struct TierQuestion<'a> {
     pub(crate) options: &'a Options,
