@@ -14,10 +14,12 @@ from collections.abc import Callable
 
 from sections import Row, run_sections
 from storing.local_tiers import local_tiers
+from storing.training import training
 from tiering.study import Study, prepare
 
 SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "local-tiers": local_tiers,
+    "training": training,
 }
 
 

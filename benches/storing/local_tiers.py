@@ -26,15 +26,9 @@ EPOCHS = 5
 FILLING = 2
 """Epochs in which the tiers fill."""
 DATA_BYTES = 1 << 30
-DATA = ((3_073, "lmdb"), (110_000, "lmdb"))
-"""Bytes of a sample, CIFAR-10's and ImageNet's, and format."""
-ROWS = (
-    ("shuffle", 1),
-    ("local-shuffle", None),
-    ("local-shuffle", 1),
-    ("local-shuffle:steps=8", None),
-    ("local-shuffle:steps=8", 1),
-)
+DATA = ((3_073, "lmdb"), (3_073, "npy"), (110_000, "lmdb"))
+"""Bytes of a sample, CIFAR-10's and ImageNet's, and format: `npy` packs samples."""
+ROWS = (("shuffle", 1), ("local-shuffle", None), ("local-shuffle:steps=8", None))
 """Orders, and steps that one read may span; `shuffle` would read all between small samples."""
 DEADLINE_S = 600.0
 
