@@ -11,8 +11,6 @@ everything runs; its numbers mean nothing.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 
 from sections import Row, run_sections
@@ -20,7 +18,7 @@ from tiering.budget import budget
 from tiering.fitting import first_epoch, fits
 from tiering.nodes import nodes, sharing
 from tiering.partial import first_touch, half
-from tiering.study import DIRECTORY, IDLE_S, Study
+from tiering.study import Study, prepare
 
 SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "fits": fits,
@@ -31,17 +29,6 @@ SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "sharing": sharing,
     "budget": budget,
 }
-
-
-def prepare(tiny: bool) -> Study:
-    """Let sidecars go when the data goes, and share no daemon with other jobs."""
-    cache = DIRECTORY / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o700)
-    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
-    os.environ.setdefault("FOREBAY_RUNTIME_DIR", tempfile.mkdtemp(prefix="forebay-study-"))
-    os.environ["FOREBAY_TIERS_IDLE"] = IDLE_S
-    return Study(tiny)
 
 
 if __name__ == "__main__":

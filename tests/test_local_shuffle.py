@@ -139,19 +139,19 @@ def large(request, tmp_path_factory):
     return path, request.param
 
 
-def test_nodes_with_tiers_read_their_own_share_from_them(pool, shared_daemon, tmp_path, large):
+@pytest.mark.parametrize("quota", ["64MiB", LARGE_SAMPLES * SAMPLE_BYTES // 2], ids=["all", "half"])
+def test_nodes_with_tiers_read_their_own_share_from_them(pool, shared_daemon, tmp_path, large, quota):
     nodes, (path, kind) = [0, 0, 1, 1], large
     places = [tmp_path / f"{kind}-{node}" for node in (0, 1)]
 
     arguments = {"path": str(path), "opening": opening(kind), "epochs": 3, "waits": True}
-    # In long segments, reads of so little data would join samples across shares.
-    strategy = forebay.Strategy(access="pread", coalesce=1)
-    options = {"order": "local-shuffle", "memory": MEMORY, "strategy": strategy, "batch_size": 16}
+    # A segment is half an epoch; its reads join no samples across chunks of the other node.
+    options = {"order": "local-shuffle", "memory": MEMORY, "strategy": "pread", "batch_size": 16}
     for _ in range(support.TRIES):
         found = pool.run(
             4,
             tiers.deliver,
-            lambda rank: {"options": options | {"tiers": [tier(places[nodes[rank]])]}},
+            lambda rank: {"options": options | {"tiers": [tier(places[nodes[rank]], quota)]}},
             nodes=nodes,
             over="tcp",
             **arguments,
@@ -164,4 +164,5 @@ def test_nodes_with_tiers_read_their_own_share_from_them(pool, shared_daemon, tm
             break
     # In shuffle it would be half, as each node holds half of the data.
     assert share < 0.15
+    # Units begin where chunks do, so a tier for half of the data has room for a node's share.
     assert found[0]["tiers"]["forecast"][2]["source"] < 0.15 * LARGE_SAMPLES * SAMPLE_BYTES

@@ -71,7 +71,7 @@ def test_every_option_of_a_command_of_forebay_exists(path: Path):
         assert {word for word in words if word.startswith("--")} <= options, line
 
 
-@pytest.mark.parametrize("script", ["access_patterns", "async", "lmdbio"])
+@pytest.mark.parametrize("script", ["access_patterns", "async", "lmdbio", "store"])
 def test_figures_are_sections_of_their_bench(script: str):
     page = script.replace("_", "-")
     sections = runpy.run_path(str(BENCHES / f"{script}.py"))["SECTIONS"]

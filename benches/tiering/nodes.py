@@ -14,9 +14,9 @@ import h5py
 
 from asynchronous.containers import Samples
 from forebay import _native
-from sections import Result, Row
+from sections import Row
 from tiering.fitting import DATA_BYTES, MEMORY, SAMPLE_BYTES
-from tiering.study import Mounts, Study, bench, epochs_of, mounts, quota
+from tiering.study import Mounts, Study, bench, epochs_of, mounts, predictions, quota
 
 NODES = 4
 RANKS_MEMORY = "600MiB"
@@ -67,11 +67,6 @@ def aligned(samples: Samples) -> Path:
     with h5py.File(path, "w", alignment_threshold=samples.sample_bytes, alignment_interval=1 << 20) as file:
         file["x"] = samples.array
     return path
-
-
-def predictions(row: Result) -> list[float]:
-    """Bytes from the source of the first epochs, as the loader of rank 0 forecasts them."""
-    return [epoch["source"] for epoch in row["tiers"]["forecast"]] if row["tiers"] else []
 
 
 def sharing(study: Study) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -43,6 +44,17 @@ class Study:
         """Noise of about so many bytes."""
         count = self.pick(data_bytes, 32 << 20) // sample_bytes
         return Samples(self.directory / "formats", count, sample_bytes)
+
+
+def prepare(tiny: bool) -> Study:
+    """Let sidecars go when the data goes, and share no daemon with other jobs."""
+    cache = DIRECTORY / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    os.environ.setdefault("FOREBAY_RUNTIME_DIR", tempfile.mkdtemp(prefix="forebay-study-"))
+    os.environ["FOREBAY_TIERS_IDLE"] = IDLE_S
+    return Study(tiny)
 
 
 def quota(data_bytes: int, share: float) -> str:
@@ -102,6 +114,11 @@ def epochs_of(row: Result) -> list[Result]:
             }
         )
     return found
+
+
+def predictions(row: Result) -> list[float]:
+    """Bytes from the source of the first epochs, as the loader of rank 0 forecasts them."""
+    return [epoch["source"] for epoch in row["tiers"]["forecast"]] if row["tiers"] else []
 
 
 @dataclass(frozen=True)

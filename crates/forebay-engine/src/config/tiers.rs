@@ -88,6 +88,15 @@ pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
     (left_bytes / BUFFER_SHARE / processes).min(most)
 }
 
+/// Gap over which reads are joined, where each node's tiers hold its own share of the data and
+/// `gap_bytes` suit the source \[bytes\].
+///
+/// Between a node's samples lie chunks of other nodes, which it would read from the source. Its own
+/// samples come from the tiers, where a request costs less than at the source.
+pub(crate) fn gap_bytes_of_shares(gap_bytes: u64) -> u64 {
+    gap_bytes.min(PAGE_BYTES)
+}
+
 /// What a decision about tiers rests on.
 pub(crate) struct TierQuestion<'a> {
     pub(crate) options: &'a Options,
@@ -144,17 +153,23 @@ pub(crate) fn decide(
     let nodes = (u64::from(options.size) / options.local_ranks.len().max(1) as u64).max(1);
     let data_bytes: u64 = sources.iter().map(|source| source.bytes).sum();
     let samples = index.samples().max(1);
+    let own_chunks = order.shares().map(|shares| chunks_of_share(index, &map, shares, own_node, caller));
+    let own_chunks = own_chunks.transpose().map_err(|error| TierError::Protocol {
+        attempt: "find the chunks of this node's share",
+        expected: "an index that locates all samples".into(),
+        found: error.to_string(),
+    })?;
     let mut reads = NodeReads::of(order, nodes, data_bytes as f64 / samples as f64);
+    if let Some(own) = &own_chunks {
+        reads = reads.aligned(alignment_of_shares(own.len() * nodes, map.chunks(), reads.run_bytes));
+    } else if !files.are_of_samples() {
+        reads = reads.aligned(alignment(order, index));
+    }
     if !files.are_of_samples() {
         let segment_samples = settings
             .segment_steps
             .saturating_mul(order.spec().batch * options.local_ranks.len().max(1) as u64);
-        reads = reads.aligned(alignment(order, index)).fetching(
-            order,
-            segment_samples,
-            settings.limits.gap_bytes,
-            PAGE_BYTES,
-        );
+        reads = reads.fetching(order, segment_samples, settings.limits.gap_bytes, PAGE_BYTES);
     }
     let forecast = |copies| TierForecast {
         reads,
@@ -169,12 +184,6 @@ pub(crate) fn decide(
     let makes_copies = copies == Copies::Pieces;
     let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
     let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
-    let own_chunks = order.shares().map(|shares| chunks_of_share(index, &map, shares, own_node, caller));
-    let own_chunks = own_chunks.transpose().map_err(|error| TierError::Protocol {
-        attempt: "find the chunks of this node's share",
-        expected: "an index that locates all samples".into(),
-        found: error.to_string(),
-    })?;
     let placement = match &own_chunks {
         Some(own) => Placement::new(own.len(), key(&sources), &slots),
         None => Placement::for_reads(map.chunks(), key(&sources), &slots, forecast(true).read_share()),
@@ -239,6 +248,13 @@ fn alignment(order: &Order, index: &Index) -> u64 {
         Piece::Literal { .. } => bits,
     });
     1 << bits.trailing_zeros().min(LARGEST_ALIGNMENT.trailing_zeros())
+}
+
+/// The alignment at which units of `unit_bytes` have as many borders inside chunks as shares have:
+/// all shares together have `chunks_of_shares` chunks, where the data set has `chunks` \[bytes\].
+fn alignment_of_shares(chunks_of_shares: u64, chunks: u64, unit_bytes: f64) -> u64 {
+    let borders = (chunks_of_shares as f64 / chunks.max(1) as f64 - 1.0).max(0.0);
+    (CHUNK_BYTES as f64 - borders * unit_bytes).max(1.0) as u64
 }
 
 /// Key of a placement: the same for the same sources.

@@ -3,7 +3,8 @@
 //!
 //! - A unit is a run of consecutive samples, about as long as [`unit_bytes`] says. It ends before
 //!   the first sample that begins in another aligned span of that length, if it has half of it. In
-//!   a file whose samples follow each other, units so are aligned like the chunks of tiers.
+//!   a file whose samples follow each other, units so are aligned like the chunks of tiers. A single
+//!   sample that lies elsewhere, as LMDB writes a few, does not end it.
 //! - Where the samples of a file do not lie in the order of their numbers, units are cut by length
 //!   alone.
 //! - Samples that are decoded together begin at the same byte, so they are in one unit.
@@ -46,19 +47,63 @@ pub(crate) fn share_units(
     unit_bytes: u64,
     caller: &dyn Host,
 ) -> Result<Vec<ShareUnit>, Error> {
-    let mut units: Vec<ShareUnit> = Vec::new();
-    let mut span = None;
+    let mut cutter = Cutter { unit_bytes, ..Cutter::default() };
     walk(index, caller, |sample, extents, new| {
         let longest = extents.iter().max_by_key(|extent| extent.length);
-        let begins = longest.and_then(|extent| place(map, extent)).map(|place| place / unit_bytes);
-        let bytes: u64 = new.iter().map(|extent| extent.length).sum();
-        match units.last_mut() {
-            Some(unit) if begins == span || unit.bytes < unit_bytes / 2 => unit.bytes += bytes,
-            _ => units.push(ShareUnit { first_sample: sample, bytes }),
-        }
-        span = begins.or(span);
+        let span = longest.and_then(|extent| place(map, extent)).map(|place| place / unit_bytes);
+        let bytes = new.iter().map(|extent| extent.length).sum();
+        cutter.push(Placed { sample, span, bytes });
     })?;
-    Ok(units)
+    Ok(cutter.finish())
+}
+
+/// A sample, and the aligned span that it begins in.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    sample: SampleId,
+    span: Option<u64>,
+    bytes: u64,
+}
+
+/// Cuts samples into units, one sample later than they come.
+#[derive(Debug, Default)]
+struct Cutter {
+    unit_bytes: u64,
+    units: Vec<ShareUnit>,
+    /// The span of the last unit's samples.
+    span: Option<u64>,
+    /// The last sample, which has no unit yet.
+    held: Option<Placed>,
+}
+
+impl Cutter {
+    fn push(&mut self, next: Placed) {
+        if let Some(held) = self.held.replace(next) {
+            self.put(held, Some(next));
+        }
+    }
+
+    fn finish(mut self) -> Vec<ShareUnit> {
+        if let Some(held) = self.held.take() {
+            self.put(held, None);
+        }
+        self.units
+    }
+
+    /// Adds a sample to the last unit, or begins one with it. `next` is the one after it.
+    fn put(&mut self, Placed { sample, span, bytes }: Placed, next: Option<Placed>) {
+        let lies_elsewhere =
+            self.span.is_some() && span != self.span && next.is_some_and(|next| next.span == self.span);
+        match self.units.last_mut() {
+            Some(unit) if lies_elsewhere => {
+                unit.bytes += bytes;
+                return;
+            }
+            Some(unit) if span == self.span || unit.bytes < self.unit_bytes / 2 => unit.bytes += bytes,
+            _ => self.units.push(ShareUnit { first_sample: sample, bytes }),
+        }
+        self.span = span.or(self.span);
+    }
 }
 
 /// The chunks of which a node's share has at least as much as chance would give half of it.
@@ -163,4 +208,35 @@ fn parts(map: &ChunkMap, extent: Extent) -> impl Iterator<Item = (u64, u64)> + '
         done += bytes;
         Some((geometry.chunk.0, bytes))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(spans: &[u64]) -> Vec<u64> {
+        let mut cutter = Cutter { unit_bytes: 4, ..Cutter::default() };
+        for (number, span) in (0..).zip(spans) {
+            cutter.push(Placed { sample: SampleId(number), span: Some(*span), bytes: 1 });
+        }
+        let units = cutter.finish();
+        assert_eq!(units.iter().map(|unit| unit.bytes).sum::<u64>(), spans.len() as u64);
+        units.iter().map(|unit| unit.first_sample.0).collect()
+    }
+
+    #[test]
+    fn units_begin_with_spans() {
+        assert_eq!(cut(&[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]), [0, 4, 8]);
+    }
+
+    #[test]
+    fn a_sample_that_lies_elsewhere_does_not_move_the_ends_of_units() {
+        assert_eq!(cut(&[0, 0, 0, 7, 0, 1, 1, 1, 1, 2, 2]), [0, 5, 9]);
+        assert_eq!(cut(&[0, 0, 0, 0, 7, 1, 1, 1, 1, 2, 2]), [0, 4, 9]);
+    }
+
+    #[test]
+    fn samples_in_random_places_are_cut_by_length() {
+        assert_eq!(cut(&[9, 3, 8, 1, 7, 2, 6, 4]), [0, 2, 4, 6]);
+    }
 }

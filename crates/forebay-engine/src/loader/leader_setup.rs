@@ -135,7 +135,7 @@ pub(crate) fn lead(
             decided => break decided?,
         }
     };
-    let Decision { settings, data, storage, fallbacks: unmet } = decision;
+    let Decision { mut settings, data, storage, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
     let fingerprint = source.dataset().fingerprint();
     let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
@@ -150,6 +150,9 @@ pub(crate) fn lead(
     }
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
+        if shares.is_some() {
+            settings.limits.gap_bytes = tiers::gap_bytes_of_shares(settings.limits.gap_bytes);
+        }
         let order = decided_order(options, &index, &settings, shares)?;
         let source_in_memory =
             retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;

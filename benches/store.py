@@ -1,0 +1,27 @@
+"""Measure the figures of docs/results/store.md.
+
+Usage: ``python benches/store.py [--tiny] [--save] [SECTION ...]``
+
+Nodes are emulated, and so are their file system and the local drives of their tiers. Source bytes
+are those that the emulator counts. Data are made once and kept in ``$FOREBAY_BENCH_DIR`` (default
+``./bench-data``). All sections need FUSE and MPI. ``--tiny`` shows that everything runs; its
+numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sections import Row, run_sections
+from storing.local_tiers import local_tiers
+from storing.training import training
+from tiering.study import Study, prepare
+
+SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
+    "local-tiers": local_tiers,
+    "training": training,
+}
+
+
+if __name__ == "__main__":
+    run_sections(__doc__, "store", SECTIONS, {}, prepare)

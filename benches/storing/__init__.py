@@ -1,0 +1,1 @@
+"""Sections of docs/results/store.md."""
