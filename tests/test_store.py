@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from functools import partial
 
 import pytest
@@ -139,6 +140,22 @@ def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
             assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
             assert f"rank {victim} " in outcome["message"]
             assert outcome["memory"] == []
+
+
+def test_a_node_that_is_stopped_for_a_while_is_not_lost(pool, small_lmdb):
+    options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": "store"}
+    ranks = pool.begin(3, work.walk, nodes=(0, 1, 1), path=str(small_lmdb), options=options)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[0].kill(signal.SIGSTOP)
+    time.sleep(2)
+    ranks[0].kill(signal.SIGCONT)
+    time.sleep(0.5)
+    ranks[2].kill()
+    for outcome in pool.outcomes(ranks, support.TOLD_WITHIN_S)[:2]:
+        assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
+        assert "rank 2 " in outcome["message"]
 
 
 def test_options_that_make_no_sense_with_a_store_are_refused():

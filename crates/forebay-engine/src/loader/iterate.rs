@@ -232,7 +232,9 @@ impl Engine {
 
     fn describe_extent(&self, extent: Extent) -> String {
         let path = self.context.path(extent.shard);
-        format!("{path} at offset {} ({} bytes)", extent.offset, extent.length)
+        let holder = self.context.store.as_ref().and_then(|store| store.holder(extent));
+        let from = holder.map_or_else(String::new, |node| format!(" from the share of node {node}"));
+        format!("{path} at offset {} ({} bytes){from}", extent.offset, extent.length)
     }
 
     /// What the thread that fills a step waits for.

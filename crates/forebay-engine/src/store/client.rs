@@ -65,6 +65,8 @@ pub(crate) struct Store {
     fetcher: RwLock<Option<TcpFetcher>>,
     /// Number of each node among the peers.
     peers: Vec<Option<Peer>>,
+    /// Name of each node among the peers.
+    names: Vec<Option<String>>,
     /// Nodes whose shares are not used any more.
     lost: Vec<AtomicBool>,
     on_lost: OnLost,
@@ -82,8 +84,9 @@ impl Store {
         let map = chunk_map(files, index)
             .map_err(|error| Error::local(format!("cannot cut the data set into chunks: {error}")))?;
         let mut peers = vec![None; plan.slots.len()];
-        let mut addresses = Vec::new();
+        let (mut names, mut addresses) = (vec![None; plan.slots.len()], Vec::new());
         for peer in &plan.peers {
+            names[peer.node] = Some(peer.name.clone());
             peers[peer.node] = Some(Peer(addresses.len()));
             addresses.push(PeerAddress {
                 name: peer.name.clone(),
@@ -107,6 +110,7 @@ impl Store {
             map,
             share,
             own_node: plan.own_node,
+            names,
             fetcher: RwLock::new(fetcher),
             lost: plan.slots.iter().map(|_| AtomicBool::new(false)).collect(),
             peers,
@@ -148,6 +152,11 @@ impl Store {
     pub(crate) fn own_part(&self, part: Part) -> Option<&[u8]> {
         let start = usize::try_from(part.offset).ok()?;
         self.share.bytes().get(start..start + part.length as usize)
+    }
+
+    /// The other node that an extent, or the first part of it, is fetched from.
+    pub(crate) fn holder(&self, extent: Extent) -> Option<&str> {
+        self.names[self.part_at(extent, 0)?.node].as_deref()
     }
 
     /// Whether a part is in this node's share.
