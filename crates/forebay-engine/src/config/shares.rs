@@ -10,7 +10,7 @@ use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
-use crate::dataset::share_units::{share_units, unit_bytes};
+use crate::dataset::share_units::{key_of, share_units, unit_bytes};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
@@ -65,7 +65,6 @@ pub(crate) fn share_out(
         links.facts().0.iter().map(|node| node.ranks.iter().copied().map(Rank).collect()).collect();
     let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
     let units = share_units(index, &map, unit_bytes, caller)?;
-    let key = (fingerprint >> 64) as u64 ^ fingerprint as u64;
-    let shares = NodeShares::new(samples, &units, &nodes, key);
+    let shares = NodeShares::new(samples, &units, &nodes, key_of(fingerprint));
     Ok(Some(JobShares { shares, unit_bytes, own_node: links.own_node() }))
 }

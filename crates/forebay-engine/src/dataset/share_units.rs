@@ -33,6 +33,11 @@ const MOST_UNITS: u64 = 1 << 16;
 /// Least units of each node, about: shares differ by up to one.
 const UNITS_OF_NODE: u64 = 16;
 
+/// What identifies a data set among the keys of permutations and hashes.
+pub(crate) fn key_of(fingerprint: u128) -> u64 {
+    (fingerprint >> 64) as u64 ^ fingerprint as u64
+}
+
 /// Length of a unit \[bytes\]: a power of two.
 pub(crate) fn unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
     let wanted = (UNIT_SAMPLES * (data_bytes / samples.max(1))).max(data_bytes / MOST_UNITS).max(CHUNK_BYTES);

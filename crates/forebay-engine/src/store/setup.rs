@@ -20,7 +20,7 @@ use forebay_transport::{DataSetDigest, Exporter, ExporterOptions, Secret, StoreI
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::{Options, StoreSize};
-use crate::dataset::share_units::chunk_owners;
+use crate::dataset::share_units::{chunk_owners, key_of};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
@@ -173,11 +173,10 @@ pub(crate) fn set_up(
     let owned = owners.iter().filter(|owner| usize::from(**owner) == own_node).count() as u64;
     let own_slots = slots(size, owned)?;
     let all_slots = exchange(links, &own_slots, caller)?;
-    let key = (fingerprint >> 64) as u64 ^ fingerprint as u64;
     let mut plan = StorePlan {
         owners,
         slots: all_slots,
-        key,
+        key: key_of(fingerprint),
         own_node,
         peers: Vec::new(),
         secret: [0; 32],
