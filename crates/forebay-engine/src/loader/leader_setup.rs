@@ -233,18 +233,18 @@ fn map_within_address_space(
     files: &Arc<ShardFiles>,
     address_left: Option<u64>,
 ) -> Result<Option<Mappings>, Error> {
-    let mapped = options.strategy.store.is_none()
-        && matches!(options.strategy.access, AccessChoice::Auto | AccessChoice::Mmap)
-        && !files.are_of_samples();
+    // A store takes the place of mappings.
+    if options.strategy.store.is_some() {
+        return Ok(None);
+    }
+    let mapped =
+        matches!(options.strategy.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
     if mapped && (options.strategy.access == AccessChoice::Mmap || files.is_local()) {
         let bytes = index.shards().iter().map(|shard| shard.bytes).sum();
         config::may_map(bytes, address_left).map_err(|message| Error::Memory {
             message,
             hint: "raise the limit with `ulimit -v`, or take a strategy that needs no mapping".into(),
         })?;
-    }
-    if options.strategy.store.is_some() {
-        return Ok(None);
     }
     open_mappings(options.strategy.access, files)
 }
