@@ -127,7 +127,7 @@ impl TieredFiles {
         self.counters.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that this process should have copied and did not \[bytes\].
+    /// Bytes that this process read from the source and should have copied, and did not \[bytes\].
     #[must_use]
     pub fn skipped_bytes(&self) -> u64 {
         self.counters.skipped_bytes.load(Ordering::Relaxed)
