@@ -142,20 +142,23 @@ def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
             assert outcome["memory"] == []
 
 
-def test_a_node_that_is_stopped_for_a_while_is_not_lost(pool, small_lmdb):
-    options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": "store"}
-    ranks = pool.begin(3, work.walk, nodes=(0, 1, 1), path=str(small_lmdb), options=options)
+def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_lost(pool, tmp_path):
+    # Six chunks: both nodes hold some.
+    path = support.write_lmdb(tmp_path / "some.lmdb", [bytes([number]) * 65_536 for number in range(96)])
+    options = {"batch_size": 1, "order": "shuffle", "memory": "64MiB", "strategy": "store", "timeout": 1}
+    ranks = pool.begin(2, work.patient, nodes=(0, 1), path=str(path), options=options)
     for rank in ranks:
-        assert rank.hear() == "made"
         assert rank.hear() == "walking"
     ranks[0].kill(signal.SIGSTOP)
+    assert ranks[1].hear() == "warned"
+    # Longer than the timeout.
     time.sleep(2)
+    for rank in ranks:
+        rank.tell("end")
     ranks[0].kill(signal.SIGCONT)
-    time.sleep(0.5)
-    ranks[2].kill()
-    for outcome in pool.outcomes(ranks, support.TOLD_WITHIN_S)[:2]:
-        assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
-        assert "rank 2 " in outcome["message"]
+    found = next(told for told in iter(ranks[1].hear, None) if told != "warned")
+    assert not isinstance(found, Raised | Killed), getattr(found, "trace", found)
+    assert "the share of node 0, which does not answer" in found["warnings"][0]
 
 
 def test_options_that_make_no_sense_with_a_store_are_refused():

@@ -7,8 +7,9 @@
 //! memory of their request.
 //!
 //! A failure ends all requests in flight. It is detected while somebody waits: the stream ends, the
-//! kernel reports an error, or nothing arrives for the time that the caller has set. Time in which
-//! nobody waits, or in which the process did not run, does not count.
+//! kernel reports an error, or the other host has not acknowledged what was sent for the time that
+//! the caller has set. Time in which nobody waits, or in which the process did not run, does not
+//! count. A peer that is stopped or slow is not lost: its kernel acknowledges.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +24,7 @@ use crate::error::TransportError;
 use crate::fetcher::{Peer, Piece, Ticket};
 use crate::receiver::{Failure, Received, Receiver, Request};
 use crate::request::{Checker, Entry, MAX_COUNT, put};
-use crate::socket::{Socket, send_bytes, set_low_water};
+use crate::socket::{Socket, send_bytes, set_low_water, unacknowledged};
 
 /// Longest sleep between two looks at deadline and silence.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ const LOW_WATER_BYTES: usize = 1 << 20;
 pub(crate) struct Limits {
     /// Most requests without an answer.
     pub(crate) in_flight: usize,
-    /// How long a peer may be silent while its answer is waited for.
+    /// How long a host may acknowledge nothing while an answer of its peer is waited for.
     pub(crate) silence: Duration,
     /// Whether answers carry a checksum.
     pub(crate) checksum: bool,
@@ -272,7 +273,7 @@ impl Link {
         }
     }
 
-    /// Waits for the socket; `false` after the deadline, an error after too long a silence.
+    /// Waits for the socket; `false` after the deadline, an error if the other host is silent.
     fn sleep_until_ready(
         &self,
         driver: &mut Driver,
@@ -281,14 +282,15 @@ impl Link {
         deadline: Instant,
         step: u64,
     ) -> Result<bool, TransportError> {
-        if driver.silent >= self.limits.silence {
+        let silence = self.limits.silence;
+        if driver.silent >= silence && unacknowledged(socket) >= Some(silence) {
             return Err(self.failure(step, Failure::Lost(io::ErrorKind::TimedOut.into())));
         }
         let now = Instant::now();
         let Some(left) = deadline.checked_duration_since(now).filter(|left| !left.is_zero()) else {
             return Ok(false);
         };
-        let timeout = left.min(POLL_INTERVAL).min(self.limits.silence.saturating_sub(driver.silent));
+        let timeout = left.min(POLL_INTERVAL).min(silence);
         let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let time = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         // A signal or an error of the socket: the next attempt to receive finds out.

@@ -3,8 +3,8 @@
 //! All sockets are non-blocking. Buffers are left to the kernel, which grows them with the rate; a
 //! size set by hand turns that off (tcp(7)). `TCP_USER_TIMEOUT` is not set: it also ends the
 //! connection to a rank that reads nothing for a while, because it computes or is stopped in a
-//! debugger. Keepalive finds dead hosts on idle connections; a client that waits measures progress
-//! itself (`link.rs`).
+//! debugger. Keepalive finds dead hosts on idle connections; a client that waits asks the kernel
+//! whether its requests were acknowledged (`link.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -118,6 +118,27 @@ pub(crate) fn set_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
         )
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How long the other host has acknowledged nothing, if segments are on their way to it.
+///
+/// A full window of the receiver does not count: nothing is on its way then.
+pub(crate) fn unacknowledged(socket: impl AsFd) -> Option<Duration> {
+    // SAFETY: all zeros is a valid value of this struct of integers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to the struct, which lives during the call.
+    let asked = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut bytes,
+        )
+    };
+    let is_known = asked == 0 && info.tcpi_unacked > 0;
+    is_known.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
 }
 
 /// Sends bytes; `None` if the socket accepts nothing now.

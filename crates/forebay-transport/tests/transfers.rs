@@ -8,13 +8,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_transport::{
     DataSetDigest, Destination, Exporter, ExporterOptions, Fetcher, FetcherOptions, MAX_COUNT, Peer,
-    PeerAddress, Piece, Refusal, Secret, Share, StoreId, TcpFetcher, TransportError, VERSION,
+    PeerAddress, Piece, Refusal, Secret, Share, StoreId, TcpFetcher, Ticket, TransportError, VERSION,
 };
 use forebay_types::Rank;
 use proptest::prelude::*;
@@ -618,30 +619,105 @@ fn a_deadline_that_passes_leaves_the_request_in_flight() {
     server.join().unwrap();
 }
 
-#[test]
-fn a_silent_server_is_lost_also_for_a_thread_that_waits_in_short_steps() {
-    let (address, server) = raw_server(move |mut socket| {
-        socket.write_all(&good_answer()[..50]).unwrap();
-        socket.read_to_end(&mut Vec::new()).unwrap();
-    });
-    let mut options = options(address);
-    options.silence = Duration::from_millis(100);
-    let fetcher = TcpFetcher::new(options).unwrap();
-    let buffer = Buffer::new(&[(0, 100)]);
-    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
-    fetcher.ready(soon()).unwrap();
-    let error = loop {
-        match fetcher.wait(ticket, Instant::now() + Duration::from_millis(10)).unwrap_err() {
-            TransportError::Deadline { .. } => {}
-            error => break error,
-        }
+/// Lets a socket drop all that arrives, before the kernel acknowledges it: as a cable that is cut.
+fn cut(socket: &TcpStream) {
+    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
+    // SAFETY: the program lives during the call, which copies it.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
     };
-    match error {
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Waits for step 5 in short steps until it fails, or is there.
+fn wait_in_short_steps(fetcher: &TcpFetcher, ticket: Ticket) -> Result<(), TransportError> {
+    loop {
+        match fetcher.wait(ticket, Instant::now() + Duration::from_millis(10)) {
+            Err(TransportError::Deadline { .. }) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn assert_is_cut_off(outcome: Result<(), TransportError>) {
+    match outcome.unwrap_err() {
         TransportError::Lost { step: 5, source, .. } => {
             assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
         }
         error => panic!("{error}"),
     }
+}
+
+#[test]
+fn a_host_that_acknowledges_no_request_is_lost_also_for_a_thread_that_waits_in_short_steps() {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (ready, is_cut) = std::sync::mpsc::channel::<()>();
+    let (address, server) = raw_server(move |socket| {
+        cut(&socket);
+        ready.send(()).unwrap();
+        let _ = told.recv();
+    });
+    let mut options = options(address);
+    options.silence = Duration::from_millis(300);
+    let fetcher = TcpFetcher::new(options).unwrap();
+    fetcher.ready(soon()).unwrap();
+    is_cut.recv().unwrap();
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
+    assert_is_cut_off(wait_in_short_steps(&fetcher, ticket));
+    drop(tell);
+    server.join().unwrap();
+}
+
+#[test]
+fn a_host_that_is_cut_off_inside_an_answer_is_lost() {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (address, server) = raw_server(move |mut socket| {
+        // Step, number of entries, and a short entry.
+        socket.read_exact(&mut [0; 8 + 4 + 2]).unwrap();
+        socket.write_all(&good_answer()[..50]).unwrap();
+        // Later, so that acknowledgements of the answer are not what is missing.
+        std::thread::sleep(Duration::from_millis(100));
+        cut(&socket);
+        let _ = told.recv();
+    });
+    let fetcher = TcpFetcher::new(options(address)).unwrap();
+    fetcher.ready(soon()).unwrap();
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
+    assert_is_cut_off(wait_in_short_steps(&fetcher, ticket));
+    drop(tell);
+    server.join().unwrap();
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_waited_for_while_its_kernel_acknowledges() {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (address, server) = raw_server(move |mut socket| {
+        let _ = told.recv();
+        socket.write_all(&good_answer()).unwrap();
+        socket.read_to_end(&mut Vec::new()).unwrap();
+    });
+    let mut options = options(address);
+    // Longer than an acknowledgement is delayed.
+    options.silence = Duration::from_millis(200);
+    let fetcher = TcpFetcher::new(options).unwrap();
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
+    fetcher.ready(soon()).unwrap();
+    let late = fetcher.wait(ticket, Instant::now() + Duration::from_secs(1));
+    assert!(matches!(late, Err(TransportError::Deadline { .. })), "{late:?}");
+    tell.send(()).unwrap();
+    wait_in_short_steps(&fetcher, ticket).unwrap();
+    assert_eq!(buffer.bytes, [3; 100]);
+    drop(fetcher);
     server.join().unwrap();
 }
 

@@ -175,6 +175,7 @@ impl Engine {
     fn describe_cause(&self, session: &Session, step: u64, node: &Node, cause: StallCause) -> String {
         match cause {
             StallCause::Unknown { .. } => self.describe_wait(session, step),
+            StallCause::OtherNodes if self.context.store.is_some() => self.describe_wait(session, step),
             StallCause::OtherNodes => "waiting for the read token, which other nodes hold".into(),
             StallCause::Rank { local, runs: false } => {
                 format!("waiting for {}, whose process does not run", self.name_of(local))
@@ -232,9 +233,16 @@ impl Engine {
 
     fn describe_extent(&self, extent: Extent) -> String {
         let path = self.context.path(extent.shard);
-        let holder = self.context.store.as_ref().and_then(|store| store.holder(extent));
-        let from = holder.map_or_else(String::new, |node| format!(" from the share of node {node}"));
-        format!("{path} at offset {} ({} bytes){from}", extent.offset, extent.length)
+        format!("{path} at offset {} ({} bytes)", extent.offset, extent.length)
+    }
+
+    /// Bytes that the share of another node has.
+    fn describe_share(&self, extent: Extent) -> String {
+        let what = self.describe_extent(extent);
+        match self.context.store.as_ref().and_then(|store| store.holder(extent)) {
+            Some(node) => format!("the share of node {node}, which does not answer: {what}"),
+            None => what,
+        }
     }
 
     /// What the thread that fills a step waits for.
@@ -245,6 +253,7 @@ impl Engine {
             None => "its first bytes".into(),
             Some(GatherWait::Plan) => format!("the plan of step {step}"),
             Some(GatherWait::Reading { extent, .. }) => self.describe_extent(extent),
+            Some(GatherWait::Share { extent }) => self.describe_share(extent),
             Some(GatherWait::Pages { .. }) => "pages of the data set that are not in memory".into(),
             Some(GatherWait::Block { sequence, extent }) => {
                 let reader = (sequence % context.region.layout().readers as u64) as usize;

@@ -162,15 +162,22 @@ impl<'a> Step<'a> {
         extent: Extent,
         call: impl FnOnce() -> Result<T, ReadError>,
     ) -> Result<Option<T>, Error> {
+        let waiting = GatherWait::Reading { extent, since_ns: monotonic_ns() };
+        Ok(self.outside(waiting, || in_storage(call)).transpose()?)
+    }
+
+    /// Calls what may wait for others, outside the claim; `None` once the claim is void, whatever
+    /// it returned.
+    pub(crate) fn outside<T>(&self, waiting: GatherWait, call: impl FnOnce() -> T) -> Option<T> {
         let context = self.shared();
         let ring = &context.buffers.ring;
         if !ring.step_out(self.claim) {
-            return Ok(None);
+            return None;
         }
-        context.waits_for(self.claim, Some(GatherWait::Reading { extent, since_ns: monotonic_ns() }));
-        let answer = in_storage(call);
+        context.waits_for(self.claim, Some(waiting));
+        let answer = call();
         self.copies();
-        Ok(if ring.step_in(self.claim) { Some(answer?) } else { None })
+        ring.step_in(self.claim).then_some(answer)
     }
 
     /// Notes that the thread copies: from a mapping, where that waits for storage, or for nothing.

@@ -16,6 +16,7 @@ use crate::pipeline::in_place::InPlace;
 use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
 use crate::shm::counters::{Counter, Level, LevelCounts, count};
+use crate::shm::stall::GatherWait;
 use crate::store::{Failed, Part, Store, Want};
 
 /// Memory for a part of an extent.
@@ -90,8 +91,8 @@ impl<'a> Step<'a> {
         let wanted_bytes: u64 = wants.iter().map(|want| want.part.length).sum();
         let (wanted, step) = (wants.len() as u64, self.claim.step);
         let stop = || self.session.is_stopped() || context.buffers.ring.is_void(self.claim);
-        let answer = self.ask_storage(first, || Ok(store.fetch(step, wants, &stop)));
-        let Some(answer) = answer.map_err(|error| (0, error))? else { return Ok(None) };
+        let waiting = GatherWait::Share { extent: first };
+        let Some(answer) = self.outside(waiting, || store.fetch(step, wants, &stop)) else { return Ok(None) };
         match answer {
             Ok(requests) => {
                 let counts =

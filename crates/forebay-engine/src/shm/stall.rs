@@ -10,7 +10,8 @@
 //!   (`wait_clock.rs`), and time that nothing explains;
 //! - a rank: it takes no further batch, or its process does not run. A warning names it, never an
 //!   error;
-//! - other nodes: their readers may read now, or hold the cursor.
+//! - other nodes: their readers may read now, or hold the cursor, or a process that serves a share
+//!   does not answer.
 //!
 //! The words are read one by one while all threads run, so a result may be wrong for a moment.
 //! Waiting ranks repeat the analysis.
@@ -39,7 +40,7 @@ pub(crate) enum Doing {
     Room(u64),
     /// A reader waits for blocks of other readers.
     Blocks,
-    /// A reader or root waits for other nodes.
+    /// A reader, root or rank waits for other nodes.
     OtherNodes,
     /// A rank waits for the block of this sequence.
     Block(u64),
@@ -105,7 +106,7 @@ pub(crate) enum StallCause {
     Storage { actor: Actor, since_ns: u64, until_ns: u64 },
     /// A rank, by local rank: its process runs and takes no further batch, or it does not run.
     Rank { local: usize, runs: bool },
-    /// Other nodes read now.
+    /// Other nodes read now, or one of them does not answer.
     OtherNodes,
     /// No published word explains it; the process in question was last known to run at `until_ns`
     /// [ns of the monotonic clock].
@@ -189,6 +190,7 @@ impl Node {
             Doing::Reading(since_ns) => self.storage(Actor::Rank(local), since_ns, local),
             Doing::Block(sequence) => self.reader_cause(sequence as usize % self.readers.len().max(1), seen),
             Doing::Plan(step) => self.plan_cause(step, seen),
+            Doing::OtherNodes => StallCause::OtherNodes,
             _ if local != self.own => StallCause::Rank { local, runs: true },
             _ => self.unknown(local),
         }
@@ -318,6 +320,8 @@ pub(crate) enum GatherWait {
     Block { sequence: u64, extent: Extent },
     /// Storage, for these bytes [ns of the monotonic clock].
     Reading { extent: Extent, since_ns: u64 },
+    /// The share of another node, for these bytes.
+    Share { extent: Extent },
     /// Pages of a mapping, which may be missing [ns of the monotonic clock].
     Pages { since_ns: u64 },
 }
@@ -327,6 +331,7 @@ impl GatherWait {
         match self {
             Self::Plan => Doing::Plan(step),
             Self::Block { sequence, .. } => Doing::Block(sequence),
+            Self::Share { .. } => Doing::OtherNodes,
             Self::Reading { since_ns, .. } | Self::Pages { since_ns } => Doing::Reading(since_ns),
         }
     }
@@ -405,7 +410,7 @@ mod tests {
         let slow = |local| StallCause::Rank { local, runs: true };
         let stopped = |local| StallCause::Rank { local, runs: false };
         let unknown = |until_ns| StallCause::Unknown { until_ns };
-        let cases: [Case; 21] = [
+        let cases: [Case; 23] = [
             ("nothing is known", |_| {}, unknown(NOW)),
             (
                 "the reader of another rank has nothing to read",
@@ -562,6 +567,23 @@ mod tests {
                 |node| {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::OtherNodes;
+                },
+                StallCause::OtherNodes,
+            ),
+            (
+                "a share of another node does not answer",
+                |node| node.ranks[0].doing = Doing::OtherNodes,
+                StallCause::OtherNodes,
+            ),
+            (
+                "a rank of this node waits for a share of another node",
+                |node| {
+                    node.ranks[0].doing = Doing::Block(4);
+                    node.readers[0].doing = Doing::Room(10);
+                    for local in [0, 2, 3] {
+                        node.ranks[local].gathered = Position::new(SessionId(1), 13);
+                    }
+                    node.ranks[1].doing = Doing::OtherNodes;
                 },
                 StallCause::OtherNodes,
             ),

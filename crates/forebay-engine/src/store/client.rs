@@ -100,10 +100,7 @@ impl Store {
             let identity = (STORE, plan.data_set());
             let rank = Rank(options.rank);
             let fetching = FetcherOptions::new(rank, Secret::new(plan.secret), identity, addresses);
-            // A process that is only stopped or slow is not lost; the links of the leaders notice a
-            // node that is cut off.
-            let silence = Duration::from_secs(options.timeout_s);
-            Some(TcpFetcher::new(FetcherOptions { max_in_flight: MAX_IN_FLIGHT, silence, ..fetching })?)
+            Some(TcpFetcher::new(FetcherOptions { max_in_flight: MAX_IN_FLIGHT, ..fetching })?)
         };
         Ok(Self {
             layout: plan.layout(),
