@@ -52,8 +52,8 @@ pub struct FetcherOptions {
     pub checksum: bool,
     /// How long connecting may take.
     pub connect_time: Duration,
-    /// How long the host of a peer may acknowledge nothing while an answer is waited for, before the
-    /// peer is lost. A process that is stopped or slow is not: its kernel acknowledges.
+    /// How long the host of a peer may acknowledge nothing while an answer is waited for, before
+    /// the peer is lost. A process that is stopped or slow is not: its kernel acknowledges.
     pub silence: Duration,
 }
 
