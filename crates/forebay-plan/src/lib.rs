@@ -18,6 +18,8 @@
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
 //!   chunks ([`ChunkSet`]).
 //! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]).
+//! - `stream_memory`: which units the nodes keep in memory beside windows of what they stream
+//!   ([`StreamMemory`]).
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -56,6 +58,7 @@ mod staging;
 mod state;
 mod store_layout;
 mod strategy;
+mod stream_memory;
 mod tier_forecast;
 
 pub use chunk_set::ChunkSet;
@@ -78,4 +81,5 @@ pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
 };
+pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes, staging_bytes};
 pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};

@@ -78,6 +78,11 @@ impl NodePart {
         self.samples - self.resident
     }
 
+    /// Resident units, ascending.
+    pub(crate) fn units(&self) -> &[usize] {
+        &self.units
+    }
+
     /// What stands at a position below n.
     pub(crate) fn entry(&self, position: u64) -> Entry {
         let before = streamed_before(self.streamed(), self.samples, position);

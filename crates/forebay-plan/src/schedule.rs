@@ -12,13 +12,14 @@
 //!
 //! Promises:
 //! 1. Every (local rank, step, slot) from the start on is in exactly one segment, with the sample
-//!    of [`Order::batch`].
+//!    of [`Order::batch`]. In `opportunistic`, resident samples are in none
+//!    ([`Order::resident_batch`]).
 //! 2. First steps never fall, so all demands of step a come before the first segment with
 //!    `first_step` > a.
 //! 3. Last steps never fall either, so staging memory that is given back in the order of segments
 //!    is never held up.
-//! 4. A segment never spans two epochs. It may be empty (a short last step), so that the schedule
-//!    never stalls.
+//! 4. A segment never spans two epochs. It may be empty (a short last step, an epoch without a
+//!    stream), so that the schedule never stalls.
 //!
 //! Endless: one epoch flows into the next. Nothing is kept but the permutations of the epochs under
 //! way.
@@ -86,8 +87,7 @@ impl Schedule {
         let flow = if let Some(shape) = order.shape().filter(|_| !node_ranks.is_empty()) {
             Flow::Lanes(Lanes::new(order, *shape, node_ranks, start))
         } else if let Some(parts) = order.opportunistic() {
-            let flow = OpportunisticFlow::new(parts, node_ranks, start, segment_steps, max_steps);
-            Flow::Opportunistic(flow)
+            Flow::Opportunistic(OpportunisticFlow::new(parts, node_ranks, start))
         } else {
             Flow::Steps { next_step: start, segment_steps, max_steps, shuffle: None, pool: None }
         };

@@ -97,10 +97,10 @@ proptest! {
             for segment in segments(&order, ranks, start, end, 3) {
                 let mut streamed: Vec<u64> = segment.demands.iter().map(|demand| demand.sample.0).collect();
                 streamed.retain(|sample| nodes[*sample as usize].is_none());
-                // What `wrap` repeats comes with the resident samples of its steps, if any.
+                prop_assert_eq!(streamed.len(), segment.demands.len(), "a resident sample is in no segment");
+                // What `wrap` repeats is a segment of its own.
                 let is_repeated = !streamed.is_empty() && streamed.iter().all(|id| read[*id as usize] == 1);
-                let is_window = streamed.len() == segment.demands.len()
-                    && !(is_repeated && order.spec().last == Last::Wrap);
+                let is_window = !(is_repeated && order.spec().last == Last::Wrap);
                 streamed.sort_unstable();
                 for sample in &streamed {
                     readers[shares.unit_of(SampleId(*sample))].insert(node);

@@ -149,6 +149,9 @@ pub struct DataFacts {
     pub batch_bytes: u64,
     /// Part of it for the ragged fields \[bytes\].
     pub ragged_bytes: u64,
+    /// Most bytes of a window of `opportunistic`; 0 in other orders.
+    #[serde(default)]
+    pub window_bytes: u64,
 }
 
 impl DataFacts {

@@ -186,9 +186,10 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
 
 /// Whether contiguous data lies on other nodes, and readers may prefetch their blocks.
 fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
-    // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
-    let in_pieces =
-        !data.has_sample_files && matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. });
+    // Steps of a forward walk, groups and units are pieces of a file, unless every sample is a file.
+    let is_piecewise =
+        matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. } | Kind::Opportunistic { .. });
+    let in_pieces = !data.has_sample_files && is_piecewise;
     in_pieces
         && source.traits().reads_in_pieces
         && !options.locate.walks()
@@ -242,7 +243,8 @@ impl IoChoice {
             || (walks && is_counted);
         let mode = if walks {
             IoMode::CursorWalk { roots }
-        } else if options.store {
+        } else if options.store && !matches!(kind, Kind::Opportunistic { .. }) {
+            // Streamed samples are read for all ranks of the node.
             IoMode::Store
         } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
             // Readers decode coded units once for all ranks.
@@ -300,6 +302,8 @@ impl IoChoice {
             },
             gap_bytes: match mode {
                 _ if roots => ROOT_GAP_BYTES,
+                // Between units lie those that are resident, or in other windows.
+                _ if matches!(kind, Kind::Opportunistic { .. }) => Level::PageCache.traits().gap_bytes,
                 _ if resident => Level::PageCache.traits().gap_bytes,
                 _ => source.gap_bytes,
             },
@@ -330,6 +334,7 @@ mod tests {
             has_checksums: false,
             batch_bytes: MIB,
             ragged_bytes: 0,
+            window_bytes: 0,
         }
     }
 

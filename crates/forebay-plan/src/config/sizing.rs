@@ -8,6 +8,7 @@ use super::facts::{DataFacts, ReadOptions};
 use super::io_mode::IoChoice;
 use super::memory::Budget;
 use crate::order::{Kind, Order};
+use crate::stream_memory::staging_bytes;
 
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
 /// filled.
@@ -194,6 +195,10 @@ impl Load<'_> {
             // Nothing is staged: every rank copies from its own mapping.
             return (0, 0);
         }
+        if let Kind::Opportunistic { .. } = order.kind() {
+            let bytes = staging_bytes(self.data.window_bytes);
+            return (bytes, bytes);
+        }
         if let Kind::Group { .. } = order.kind() {
             let least = order.min_staging_bytes(self.staged_bytes, self.options.node_ranks);
             let window = (least / (order.lanes() * ranks / order.spec().ranks).max(1)).max(MIB);
@@ -288,6 +293,7 @@ mod tests {
             has_checksums: false,
             batch_bytes: 16 * RECORD_BYTES,
             ragged_bytes: 0,
+            window_bytes: 0,
         };
         let storage = StorageFacts {
             source: if resident { Level::LocalDisk } else { Level::Network },

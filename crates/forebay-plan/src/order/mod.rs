@@ -49,7 +49,7 @@ pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::local_shuffle::Pool;
 use crate::node_shares::NodeShares;
-use crate::opportunistic::{Finder, Opportunistic};
+use crate::opportunistic::{Entry, Finder, Opportunistic};
 use crate::permutation::{Key, Permutation, Purpose};
 use crate::shuffle_quality::Quality;
 
@@ -325,6 +325,44 @@ impl Order {
         self.opportunistic().map_or(&[], Opportunistic::streamed_units)
     }
 
+    /// The units that a node keeps in `opportunistic`, ascending; none in other orders.
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    #[must_use]
+    pub fn resident_units(&self, node: usize) -> &[usize] {
+        self.opportunistic().map_or(&[], |parts| parts.nodes()[node].units())
+    }
+
+    /// Samples that a node keeps and those that it streams in an epoch; `None` but in
+    /// `opportunistic`.
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    #[must_use]
+    pub fn resident_and_streamed(&self, node: usize) -> Option<(u64, u64)> {
+        let part = &self.opportunistic()?.nodes()[node];
+        Some((part.resident, part.streamed()))
+    }
+
+    /// The resident samples of `rank` in `step` of `epoch`, with their slots, ascending: those of
+    /// [`Order::batch`] that no segment has. None but in `opportunistic`. Clears `out` first.
+    ///
+    /// # Panics
+    /// Where the step or the rank does not exist.
+    pub fn resident_batch(&self, epoch: u64, step: u64, rank: Rank, out: &mut Vec<(u32, SampleId)>) {
+        out.clear();
+        assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
+        let Some(parts) = self.opportunistic() else { return };
+        let stream = parts.stream(epoch);
+        let run = self.node_run(parts.shares(), step, rank);
+        let part = &parts.nodes()[run.node];
+        let mut finder = Finder::new(parts, &stream, run.node);
+        let is_resident = |position: u64| matches!(part.entry(position % part.samples), Entry::Resident(_));
+        let slots = (0..).zip(run.positions).filter(|(_, position)| is_resident(*position));
+        out.extend(slots.map(|(slot, position)| (slot, finder.sample(position))));
+    }
+
     /// What each node holds and streams.
     pub(crate) fn opportunistic(&self) -> Option<&Opportunistic> {
         match &self.nodes {
@@ -413,8 +451,8 @@ impl Order {
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
-    /// on top. For `opportunistic`: all steps of the longest window, in which staging memory passes
-    /// resident samples too, and the next window. Other orders: one step of the node. Before
+    /// on top. For `opportunistic`: what the ranks take during the longest window, and the
+    /// next window; resident samples pass no staging memory. Other orders: one step of the node. Before
     /// padding and alignment.
     #[must_use]
     pub fn min_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {

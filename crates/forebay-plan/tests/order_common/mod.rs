@@ -127,8 +127,29 @@ pub fn segments(order: &Order, ranks: &[Rank], start: u64, end: u64, steps_per_s
     }
 }
 
+/// (absolute step, local rank, slot, sample) of every demand of `ranks` from step `start` to `end`,
+/// and of every resident sample, which no segment has; sorted.
+pub fn deliveries(
+    order: &Order,
+    ranks: &[Rank],
+    segments: &[Segment],
+    start: u64,
+    end: u64,
+) -> Vec<(u64, u32, u32, u64)> {
+    let mut found = demanded(segments, end);
+    let (steps, mut resident) = (order.steps_per_epoch(), Vec::new());
+    for absolute in start..=end {
+        for (local_rank, rank) in (0..).zip(ranks) {
+            order.resident_batch(absolute / steps, absolute % steps, *rank, &mut resident);
+            found.extend(resident.iter().map(|(slot, sample)| (absolute, local_rank, *slot, sample.0)));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 /// (absolute step, local rank, slot, sample) of every demand up to and with step `end`, sorted.
-pub fn deliveries(segments: &[Segment], end: u64) -> Vec<(u64, u32, u32, u64)> {
+pub fn demanded(segments: &[Segment], end: u64) -> Vec<(u64, u32, u32, u64)> {
     let mut found: Vec<_> = segments
         .iter()
         .flat_map(|segment| {
