@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StorageTimeout,
     )
     from forebay.loader import Loader
-    from forebay.options import Group, LocalShuffle, Strategy, Tier
+    from forebay.options import Group, LocalShuffle, Opportunistic, Strategy, Tier
 
     __version__: str
 
@@ -43,6 +43,7 @@ __all__ = [
     "Loader",
     "LocalShuffle",
     "MemoryLimitError",
+    "Opportunistic",
     "OptionError",
     "PeerLostError",
     "Position",
@@ -65,6 +66,7 @@ _HOMES = {
     "Group": "options",
     "Loader": "loader",
     "LocalShuffle": "options",
+    "Opportunistic": "options",
     "MemoryLimitError": "errors",
     "OptionError": "errors",
     "PeerLostError": "errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Tiers
+from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Streaming, Tiers
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -61,6 +61,8 @@ def _order(config: Config) -> Iterator[str]:
     order = config.order
     if order.local is not None:
         yield f"order: {order.kind}{_locality(order.local)}"
+    elif order.streaming is not None:
+        yield from _streaming(order.streaming)
     elif order.group_samples is None:
         yield f"order: {order.kind}"
     else:
@@ -72,6 +74,33 @@ def _order(config: Config) -> Iterator[str]:
     if order.epochs is not None:
         yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
     yield from _shuffle_quality(config, order.shuffle_quality)
+
+
+def _streaming(streaming: Streaming) -> Iterator[str]:
+    kept, streamed = _share(streaming.resident_share), _share(1 - streaming.resident_share)
+    if streaming.streamed_units == 0:
+        yield "order: opportunistic; the nodes keep the whole data set, and each shuffles what it keeps"
+    else:
+        window = f"{streaming.window_units} units of about {_large(streaming.unit_bytes)}"
+        yield (
+            f"order: opportunistic; the nodes keep {kept} of the samples and stream {streamed} once per epoch "
+            f"({_large(streaming.streamed_bytes)}, all {streaming.nodes} node(s) together), in windows of {window}"
+        )
+    yield (
+        f"order: this node keeps {_share(streaming.own_resident_share)} of the samples in "
+        f"{_large(streaming.resident_bytes)} of memory; it read {_large(streaming.loaded_bytes)} from the source for them"
+    )
+    bound = "" if streaming.entropy_bound is None else f", at least {streaming.entropy_bound:g} as asked or by default"
+    yield (
+        f"order: entropy {streaming.order_entropy:.3f} of a full shuffle's{bound}; cross-entropy "
+        f"{streaming.cross_entropy:.3f} nats per sample"
+    )
+    if streaming.streamed_units:
+        more = streaming.streamed_bytes - streaming.streamed_bytes_without_windows
+        yield (
+            f"order: this costs staging memory for two windows of up to {_large(streaming.window_bytes)} on this node, "
+            f"and {_large(more)} more from the source in each epoch, which the windows take the place of"
+        )
 
 
 def _locality(local: Locality) -> str:

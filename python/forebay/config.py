@@ -29,6 +29,7 @@ __all__ = [
     "Reading",
     "ShuffleQuality",
     "Store",
+    "Streaming",
     "TierLevel",
     "Tiers",
 ]
@@ -111,12 +112,48 @@ class Locality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """What the nodes keep in memory and stream in the order ``opportunistic``."""
+
+    nodes: int
+    """Nodes that share the data set."""
+    resident_share: float
+    """Share (0 to 1) of the data set's samples that all nodes keep."""
+    own_resident_share: float
+    """Share (0 to 1) of the data set's samples that this node keeps."""
+    resident_bytes: int
+    """Memory of the samples that this node keeps [bytes]."""
+    loaded_bytes: int
+    """What this node read from the source for them [bytes]."""
+    streamed_bytes: int
+    """What all nodes read from the source in each epoch [bytes]."""
+    streamed_bytes_without_windows: int
+    """The same if the windows took no memory from samples that nodes keep [bytes]."""
+    units: int
+    """Runs of samples that are kept or streamed as a whole."""
+    unit_bytes: int
+    """About the length of a unit [bytes]."""
+    streamed_units: int
+    """Units that no node keeps."""
+    window_units: int
+    """Units of a window."""
+    window_bytes: int
+    """Most bytes of a window of this node; staging memory holds two [bytes]."""
+    entropy_bound: float | None
+    """Least order entropy; None where the user gave a window alone, or nothing is streamed."""
+    order_entropy: float
+    """Order entropy of the samples drawn: 1 for a full shuffle."""
+    cross_entropy: float
+    """What a draw lacks to one of a full shuffle [nats]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
 
     kind: str
-    """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``, or ``given`` for a
-    function."""
+    """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``, ``opportunistic``, or
+    ``given`` for a function."""
     steps: int
     """Steps of an epoch."""
     global_batch: int
@@ -133,6 +170,8 @@ class Order:
     """Groups per window of the order ``group``."""
     local: Locality | None
     """How the order ``local-shuffle`` gives samples to nodes."""
+    streaming: Streaming | None
+    """What the nodes keep and stream in the order ``opportunistic``."""
     shuffle_quality: ShuffleQuality
     """How well the order shuffles."""
 
@@ -394,6 +433,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
             | {
                 "allowed_ranks": tuple(order["allowed_ranks"]),
                 "local": Locality(**order["local"]) if order["local"] is not None else None,
+                "streaming": Streaming(**order["streaming"]) if order["streaming"] is not None else None,
                 "shuffle_quality": quality,
             },
         ),

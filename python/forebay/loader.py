@@ -40,6 +40,7 @@ from forebay.options import (
     AUTO,
     Group,
     LocalShuffle,
+    Opportunistic,
     Strategy,
     Tier,
     check_stagger,
@@ -103,11 +104,11 @@ class Loader:
         Samples per rank and step.
     global_batch : int
         Samples per step of all ranks together, instead of ``batch_size``.
-    order : str, Group, LocalShuffle or function
+    order : str, Group, LocalShuffle, Opportunistic or function
         Which sample stands at which position of an epoch: ``"group"``, ``"sequential"``,
-        ``"contiguous"``, ``"shuffle"`` or ``"local-shuffle"`` (docs/orders.md). A function takes
-        the epoch and returns all sample ids: a one-dimensional array of integers, the same on every
-        rank. Default ``"group"``.
+        ``"contiguous"``, ``"shuffle"``, ``"local-shuffle"`` or ``"opportunistic"``
+        (docs/orders.md). A function takes the epoch and returns all sample ids: a one-dimensional
+        array of integers, the same on every rank. Default ``"group"``.
     name : str
         Name of the loader within the job; each loader that lives at the same time needs its own.
         Default ``"train"``.
@@ -179,7 +180,7 @@ class Loader:
         batch_size: int | None = None,
         *,
         global_batch: int | None = None,
-        order: str | Group | LocalShuffle | OrderFunction | None = None,
+        order: str | Group | LocalShuffle | Opportunistic | OrderFunction | None = None,
         name: str | None = None,
         seed: int | None = None,
         world: str | World | None = None,
@@ -240,14 +241,18 @@ class Loader:
     def _open_channel(self) -> Channel | None:
         return open_channel(self._rank_info, self.name, self._options["timeout"])
 
-    def _order_facts(self, order: str | Group | LocalShuffle | OrderFunction) -> dict[str, Any]:
-        facts = {"samples": None, "window": None, "lanes": None, "steps": None}
+    def _order_facts(
+        self, order: str | Group | LocalShuffle | Opportunistic | OrderFunction
+    ) -> dict[str, Any]:
+        facts = {"samples": None, "window": None, "lanes": None, "steps": None, "entropy": None}
         if isinstance(order, str):
             return {"kind": order, **facts}
         if isinstance(order, Group):
             return {"kind": "group", **facts, **asdict(order)}
         if isinstance(order, LocalShuffle):
             return {"kind": "local-shuffle", **facts, **asdict(order)}
+        if isinstance(order, Opportunistic):
+            return {"kind": "opportunistic", **facts, **asdict(order)}
         self._order_function = order
         return {"kind": "given", **facts}
 
@@ -475,8 +480,8 @@ class Loader:
 
         The stream of samples continues exactly, also where another number of ranks wrote the state.
         The number of ranks must divide the lanes of the state; global batch, seed, order and data
-        set must be the same. Parameters of the group order that were left to their defaults come
-        from the state.
+        set must be the same. Parameters of the orders ``group`` and ``opportunistic`` that were left
+        to their defaults come from the state.
 
         Parameters
         ----------
@@ -492,16 +497,19 @@ class Loader:
         epoch, step, order = self._states.resume(state)
         if order is not None:
             self._adopt(order)
+            # The parameters may change what the nodes keep, which decides whether the state fits.
+            epoch, step, _ = self._states.resume(state)
         self._move(epoch, step)
 
     def _adopt(self, wanted: Mapping[str, Any]) -> None:
         """Remake the engine with the parameters of a state, unless the caller chose others."""
+        made = "Opportunistic" if self._order["kind"] == "opportunistic" else "Group"
         for key, value in wanted.items():
             asked = self._order[key]
             if asked is not None and asked != value:
                 raise option_error(
                     f"load_state_dict: {key} is {value} in the state, this loader was made with {asked}",
-                    f"make it with forebay.Group({key}={value}), or leave that out",
+                    f"make it with forebay.{made}({key}={value}), or leave that out",
                 )
         self.close()
         before = self._order

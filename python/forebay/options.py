@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from forebay import _native
 from forebay._core import OptionError, option_error
@@ -32,6 +32,7 @@ __all__ = [
     "OPTIONS",
     "Group",
     "LocalShuffle",
+    "Opportunistic",
     "Option",
     "Resolved",
     "Strategy",
@@ -212,6 +213,35 @@ class LocalShuffle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opportunistic:
+    """The order ``opportunistic``, for data larger than the memory of all nodes.
+
+    Nodes keep a part of the data in the memory of ``Strategy(store=)``. The rest is streamed once
+    per epoch in windows; each step draws from both (docs/orders.md).
+
+    Parameters
+    ----------
+    entropy : float, optional
+        Least order entropy, from 0 (a fixed order) to 1 (a full shuffle). The window follows from
+        it. 0.8 by default; with ``window`` alone, no bound.
+    window : int, optional
+        Units of a window: runs of samples of about 1 MiB or more. By default the fewest that reach
+        ``entropy``. Staging memory holds two windows.
+
+    Raises
+    ------
+    OptionError
+        If the entropy is not from 0 to 1, or the window not an integer of at least 1.
+    """
+
+    entropy: float | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How samples get from storage into batches; it never changes which samples a batch holds.
 
@@ -260,7 +290,8 @@ class Strategy:
         Memory of each node for its share of an in-memory store: bytes, a string such as
         ``"8GiB"``, or ``"auto"``: what the share needs, up to half of the free memory. The nodes of
         the job share out the data set, load it once, and serve it to each other; what fits in no
-        share is read from the source (docs/store.md). By default there is no store.
+        share is read from the source (docs/store.md). In the order ``opportunistic``, nodes serve
+        nothing to each other, and the rest is streamed. By default there is no store.
     on_lost : {"raise", "source"}
         With ``store``, what happens where the share of another node is lost. ``raise``: an error
         that names the node and the step. ``source``: its samples are read from the source.
@@ -289,7 +320,7 @@ class Strategy:
         _native.check_strategy(json.dumps(asdict(self)))
 
 
-def _check_fields(one: Group | LocalShuffle | Strategy, prefix: str) -> None:
+def _check_fields(one: _OrderKind | Strategy, prefix: str) -> None:
     """Convert and check the parameters; None is not given where it is the default."""
     for field in fields(one):
         value = _number(given) if not isinstance(given := getattr(one, field.name), str) else given
@@ -348,10 +379,15 @@ class Tier:
         }
 
 
-_Kind = TypeVar("_Kind", bound=Group | LocalShuffle | Strategy)
+_OrderKind: TypeAlias = Group | LocalShuffle | Opportunistic
+_Kind = TypeVar("_Kind", bound=_OrderKind | Strategy)
 
 # The orders that have parameters.
-_ORDER_KINDS: Mapping[str, type[Group | LocalShuffle]] = {"group": Group, "local-shuffle": LocalShuffle}
+_ORDER_KINDS: Mapping[str, type[_OrderKind]] = {
+    "group": Group,
+    "local-shuffle": LocalShuffle,
+    "opportunistic": Opportunistic,
+}
 
 
 def parse_bytes(name: str, value: object) -> int:
@@ -389,7 +425,7 @@ def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
     return lambda name, value: _choice(name, value, valid)
 
 
-def _details(origin: str, text: str, kind: type[Group | LocalShuffle | Strategy]) -> dict[str, Any]:
+def _details(origin: str, text: str, kind: type[_OrderKind | Strategy]) -> dict[str, Any]:
     """Read ``key=value,key=value``."""
     parts = [part.partition("=") for part in filter(None, text.split(","))]
     _check_keys(origin, [key for key, _, _ in parts], kind)
@@ -406,9 +442,9 @@ def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
         raise option_error(f"{origin}: {error}") from error
 
 
-def _order(name: str, value: object) -> str | Group | LocalShuffle | Callable[[int], Any]:
+def _order(name: str, value: object) -> str | _OrderKind | Callable[[int], Any]:
     """Accept a name, an order, a function, ``group:samples=512,window=4``, or a TOML table."""
-    if isinstance(value, Group | LocalShuffle) or callable(value):
+    if isinstance(value, _OrderKind) or callable(value):
         return value
     if isinstance(value, Mapping):
         details = dict(value)
@@ -423,8 +459,8 @@ def _order(name: str, value: object) -> str | Group | LocalShuffle | Callable[[i
             return _make(name, _ORDER_KINDS[kind], _details(name, text, _ORDER_KINDS[kind]))
     if value not in ORDERS:
         raise option_error(
-            f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...), forebay.LocalShuffle(...) or a function of "
-            f"the epoch; found {value!r}"
+            f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...), forebay.LocalShuffle(...), "
+            f"forebay.Opportunistic(...) or a function of the epoch; found {value!r}"
         )
     return str(value)
 
@@ -444,7 +480,7 @@ def _strategy(name: str, value: object) -> Strategy:
     return _make(name, Strategy, {**PRESETS[_choice(name, value, STRATEGIES)], **details})
 
 
-def _check_keys(name: str, found: Iterable[str], kind: type[Group | LocalShuffle | Strategy]) -> None:
+def _check_keys(name: str, found: Iterable[str], kind: type[_OrderKind | Strategy]) -> None:
     for key in found:
         _choice(name, key, tuple(field.name for field in fields(kind)))
 

@@ -12,6 +12,7 @@
 //! - [`batch`]: batch buffers, their layout and their leases.
 //! - `config`: options, plugged-in strategies, and the facts that decisions rest on.
 //! - `store`: the in-memory store: shares of the data set that nodes serve to each other.
+//! - `residents`: what nodes keep in memory for the order `opportunistic`.
 //! - `pipeline`: the threads of a session: plan → read → gather.
 //! - `loader`: a loader of one rank, from its creation to its end.
 
@@ -40,6 +41,8 @@ pub mod mesh;
 mod pipeline;
 #[cfg(not(loom))]
 pub mod rendezvous;
+#[cfg(not(loom))]
+mod residents;
 #[doc(hidden)]
 pub mod shm;
 #[cfg(not(loom))]

@@ -53,6 +53,9 @@ impl OrderState {
             order.set_item("samples", samples)?;
             order.set_item("window", window)?;
         }
+        if let Kind::Opportunistic { window } = resumed.kind {
+            order.set_item("window", window)?;
+        }
         Ok((resumed.epoch, resumed.step, Some(order)))
     }
 }

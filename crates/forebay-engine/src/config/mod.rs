@@ -84,7 +84,8 @@ pub struct Decision {
 }
 
 /// Decides for a node. `expansion` is that of
-/// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
+/// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio). `streamed` is the order
+/// `opportunistic`, where it is known, and most bytes of a window of this node.
 ///
 /// # Errors
 /// Options that contradict the data set, and a budget that is too small: the message names the
@@ -95,17 +96,30 @@ pub fn decide(
     files: &ShardFiles,
     mappings: Option<&Mappings>,
     expansion: f64,
+    streamed: Option<(&Order, u64)>,
     budget: &Budget,
 ) -> Result<Decision, Error> {
-    let (group_samples, group_window) = shuffle_quality::group_of(index);
-    let order = make_order(options, index.samples(), group_samples, group_window, None)?;
+    let mut data = data_facts(options, index, files, expansion)?;
+    let order = match streamed {
+        Some((order, window_bytes)) => {
+            data.window_bytes = window_bytes;
+            order.clone()
+        }
+        None => plain_order(options, index)?,
+    };
     let read_options = read_options(options);
-    let data = data_facts(options, index, files, expansion)?;
     let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
     let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
         .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
     let fallbacks = without_effect(options, &settings, order.kind(), files.direct_refused());
     Ok(Decision { settings, data, storage, fallbacks })
+}
+
+/// The order that the options request, on unknown nodes, with the group sizes that suit the data
+/// set.
+pub fn plain_order(options: &Options, index: &Index) -> Result<Order, Error> {
+    let (group_samples, group_window) = shuffle_quality::group_of(index);
+    make_order(options, index.samples(), group_samples, group_window, None)
 }
 
 /// Options without effect for this data set, this storage or this job.
@@ -155,7 +169,7 @@ fn read_options(options: &Options) -> ReadOptions {
     }
 }
 
-fn data_facts(
+pub(crate) fn data_facts(
     options: &Options,
     index: &Index,
     files: &ShardFiles,
@@ -180,6 +194,7 @@ fn data_facts(
         has_checksums: index.has_checksums(),
         batch_bytes: layout.bytes,
         ragged_bytes,
+        window_bytes: 0,
     })
 }
 

@@ -15,15 +15,15 @@ use crate::error::Error;
 use crate::mesh::LinksSpec;
 
 /// The order, as the user names it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderChoice {
-    /// `sequential`, `contiguous`, `shuffle`, `local-shuffle`, `group` or `given`.
+    /// `sequential`, `contiguous`, `shuffle`, `local-shuffle`, `opportunistic`, `group` or `given`.
     pub kind: String,
     /// Samples per group.
     #[serde(default)]
     pub samples: Option<u64>,
-    /// Groups per window.
+    /// Groups per window; in `opportunistic`, units.
     #[serde(default)]
     pub window: Option<u64>,
     /// Lanes.
@@ -32,6 +32,9 @@ pub struct OrderChoice {
     /// Steps of `local-shuffle` whose samples are dealt together.
     #[serde(default)]
     pub steps: Option<u64>,
+    /// Least order entropy of `opportunistic`.
+    #[serde(default)]
+    pub entropy: Option<f64>,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
@@ -165,7 +168,7 @@ pub enum Auto {
 }
 
 /// All options of a loader.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "options are independent of each other")]
 pub struct Options {
@@ -254,7 +257,8 @@ impl Options {
         check_values("order.", &values["order"])?;
         check_values("strategy.", &values["strategy"])?;
         let mut options: Self = serde_json::from_value(values).map_err(unreadable)?;
-        if options.tiers.of_system && options.strategy.bypasses_tiers().is_some() {
+        let takes_none = options.strategy.bypasses_tiers().is_some() || options.order.kind == "opportunistic";
+        if options.tiers.of_system && takes_none {
             options.tiers.tiers.clear();
         }
         options.check()?;
@@ -289,6 +293,20 @@ impl Options {
                 ),
                 "a cursor that goes from node to node passes through the file once for all, so it takes order=\"sequential\"",
             );
+        }
+        if matches!(kind, Kind::Opportunistic { .. }) {
+            if self.strategy.store.is_none() {
+                return wrong(
+                    "order opportunistic: it needs a store, which holds what nodes keep in memory".into(),
+                    "add strategy=\"store\"; order=\"local-shuffle\" uses tiers",
+                );
+            }
+            if !self.tiers.tiers.is_empty() {
+                return wrong(
+                    "tiers= with order opportunistic, whose nodes keep samples in memory only".into(),
+                    "leave tiers= out, or take order=\"local-shuffle\"",
+                );
+            }
         }
         let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
         if self.strategy.locate.walks() && !forward {
@@ -331,6 +349,8 @@ impl Options {
             "contiguous" => Kind::Contiguous,
             "shuffle" => Kind::Shuffle,
             "local-shuffle" => Kind::LocalShuffle { steps: self.order.steps.unwrap_or(1) },
+            // Without a window, it follows from what the nodes keep.
+            "opportunistic" => Kind::Opportunistic { window: self.order.window.unwrap_or(1) },
             "group" => Kind::Group {
                 samples: self.order.samples.unwrap_or(samples),
                 window: self.order.window.unwrap_or(window),
@@ -339,7 +359,8 @@ impl Options {
             other => {
                 return Err(Error::Options {
                     message: format!("unknown order \"{other}\""),
-                    hint: "valid orders: sequential, contiguous, shuffle, local-shuffle, group, or a function of the epoch"
+                    hint: "valid orders: sequential, contiguous, shuffle, local-shuffle, opportunistic, group, or a function \
+                           of the epoch"
                         .into(),
                 });
             }

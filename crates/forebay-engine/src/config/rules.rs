@@ -23,6 +23,8 @@ enum Rule {
     Bytes,
     /// Any integer of 64 bits that is not negative.
     Seed,
+    /// A number from 0 to 1.
+    Share,
     Seconds,
     Flag,
     Text,
@@ -50,11 +52,15 @@ const RULES: &[(&str, Rule)] = &[
     ("checksums", Rule::Flag),
     ("timeout", Rule::Seconds),
     ("database", Rule::Text),
-    ("order", Rule::OneOf(&["sequential", "contiguous", "shuffle", "local-shuffle", "group"])),
+    (
+        "order",
+        Rule::OneOf(&["sequential", "contiguous", "shuffle", "local-shuffle", "opportunistic", "group"]),
+    ),
     ("order.samples", COUNT),
     ("order.window", COUNT),
     ("order.lanes", COUNT),
     ("order.steps", COUNT),
+    ("order.entropy", Rule::Share),
     ("strategy.locate", Rule::OneOf(&["index", "cursor", "handoff", "scan", "provenance"])),
     ("strategy.access", Rule::OneOf(&["auto", "mmap", "pread", "io_uring"])),
     ("strategy.readers", Rule::Integer(1, MAX_READERS as u64, &["per_node", "per_rank"])),
@@ -100,6 +106,10 @@ pub fn expected(name: &str, value: &Value) -> Option<String> {
             _ => Some("a positive number of bytes".into()),
         },
         Rule::Seed => value.as_u64().is_none().then(|| "an integer from 0 to 2**64 - 1".into()),
+        Rule::Share => {
+            let is_one = value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share));
+            (!is_one).then(|| "a number from 0 to 1".into())
+        }
         Rule::Seconds => match value.as_f64() {
             Some(seconds) if seconds > MAX_SECONDS => Some(format!("at most {MAX_SECONDS} seconds")),
             Some(seconds) if seconds > 0.0 => None,
@@ -151,6 +161,7 @@ mod tests {
             ("strategy.readers", vec!["64", "\"per_node\"", "\"per_rank\""], vec!["65", "0", "\"auto\""]),
             ("strategy.batch_buffers", vec!["2", "64"], vec!["1", "65"]),
             ("strategy.stagger", vec!["1", "\"auto\""], vec!["0", "\"per_node\""]),
+            ("order.entropy", vec!["0", "0.9", "1"], vec!["-0.1", "1.1", "null", "\"0.9\""]),
             ("strategy.direct", vec!["true"], vec!["1", "\"true\""]),
             ("tiers.size", vec!["1048576", "9223372036854775807"], vec!["1048575", "9223372036854775808"]),
             ("copy_bytes", vec!["65536", "1048576"], vec!["65535", "1048577"]),

@@ -27,8 +27,8 @@ pub(crate) struct JobShares {
     pub(crate) own_node: usize,
 }
 
-/// Shares out the data set, if order or strategy need that and there are several nodes. All nodes
-/// compute the same.
+/// Shares out the data set, if order or strategy need that. Only `opportunistic` needs it on a
+/// single node. All nodes compute the same.
 pub(crate) fn share_out(
     options: &Options,
     index: &Arc<Index>,
@@ -37,12 +37,18 @@ pub(crate) fn share_out(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
-    let is_local_order = matches!(options.kind(1, 1)?, Kind::LocalShuffle { .. });
+    let kind = options.kind(1, 1)?;
+    let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
     let is_needed = is_local_order || options.strategy.store.is_some();
-    if !is_needed || options.local_ranks.len() == options.size as usize {
+    let is_single = options.local_ranks.len() == options.size as usize;
+    if !is_needed || (is_single && !matches!(kind, Kind::Opportunistic { .. })) {
         return Ok(None);
     }
-    let Some(links) = links else {
+    let Some(links) = links.filter(|_| !is_single) else {
+        if is_single {
+            let ranks = options.local_ranks.iter().copied().map(Rank).collect();
+            return cut(index, files, fingerprint, &[ranks], 0, caller).map(Some);
+        }
         if !is_local_order {
             return Err(Error::Options {
                 message:
@@ -58,13 +64,25 @@ pub(crate) fn share_out(
                 .into(),
         });
     };
+    let nodes: Vec<Vec<Rank>> =
+        links.facts().0.iter().map(|node| node.ranks.iter().copied().map(Rank).collect()).collect();
+    cut(index, files, fingerprint, &nodes, links.own_node(), caller).map(Some)
+}
+
+/// Cuts the data set into units and shares them out among nodes with these ranks.
+fn cut(
+    index: &Arc<Index>,
+    files: &ShardFiles,
+    fingerprint: u128,
+    nodes: &[Vec<Rank>],
+    own_node: usize,
+    caller: &dyn Host,
+) -> Result<JobShares, Error> {
     let map =
         chunk_map(files, index).map_err(|error| Error::local(format!("cannot cut the data set: {error}")))?;
     let samples = index.samples();
-    let nodes: Vec<Vec<Rank>> =
-        links.facts().0.iter().map(|node| node.ranks.iter().copied().map(Rank).collect()).collect();
     let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
     let units = share_units(index, &map, unit_bytes, caller)?;
-    let shares = NodeShares::new(samples, &units, &nodes, key_of(fingerprint));
-    Ok(Some(JobShares { shares, unit_bytes, own_node: links.own_node() }))
+    let shares = NodeShares::new(samples, &units, nodes, key_of(fingerprint));
+    Ok(JobShares { shares, unit_bytes, own_node })
 }

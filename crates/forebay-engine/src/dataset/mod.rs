@@ -9,6 +9,7 @@ pub(crate) mod retained_values;
 pub(crate) mod share_units;
 pub(crate) mod shuffle_quality;
 pub(crate) mod tier_sources;
+pub(crate) mod unit_ranges;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

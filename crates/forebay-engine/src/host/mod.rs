@@ -1,6 +1,7 @@
 //! The interface to the calling program: interruption, progress, warnings.
 
 pub(crate) mod offload;
+pub(crate) mod parts_in_threads;
 pub(crate) mod warnings;
 
 use std::path::Path;

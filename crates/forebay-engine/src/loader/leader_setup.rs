@@ -8,7 +8,7 @@ use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
 use forebay_plan::config::Mapping;
-use forebay_plan::{NodeShares, Order};
+use forebay_plan::{Kind, NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
+use crate::residents::{self, ResidentPlan, ResidentQuestion};
 use crate::store::{Server, StorePlan, StoreQuestion, set_up};
 
 /// Divisor of the budget for values that are retained from the index build: the loader needs the
@@ -51,6 +52,10 @@ pub(crate) struct Reply {
     /// How to use the in-memory store; the memory of this node's share follows the index.
     #[serde(default)]
     pub(crate) store: Option<StorePlan>,
+    /// Which units the nodes keep, in the order `opportunistic`; the memory of those of this node
+    /// follows the index.
+    #[serde(default)]
+    pub(crate) residents: Option<ResidentPlan>,
 }
 
 /// What the leader has created: what it sends to the others, and what it keeps itself.
@@ -121,13 +126,30 @@ pub(crate) fn lead(
         }
     };
     let expansion = expansion_ratio(source, &index);
+    let fingerprint = source.dataset().fingerprint();
+    let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
+    let choice = match &job_shares {
+        Some(job_shares) if matches!(options.kind(1, 1)?, Kind::Opportunistic { .. }) => {
+            let batch_bytes = config::data_facts(options, &index, &files, expansion)?.batch_bytes;
+            let (index, budget) = (&*index, &budget);
+            let question =
+                ResidentQuestion { options, index, job_shares, fingerprint, links, budget, batch_bytes };
+            Some(residents::choose(&question, &config::plain_order(options, index)?, caller)?)
+        }
+        _ => None,
+    };
+    if let Some(choice) = choice.as_ref().filter(|_| budget.is_default) {
+        // The windows follow from the entropy, not from the default.
+        budget.asked_bytes = budget.asked_bytes.max(choice.memory_bytes);
+    }
+    let streamed = choice.as_ref().map(|choice| (&choice.order, choice.plan.window_bytes));
     let budget_bytes = budget.asked_bytes;
     let decision = loop {
         let mut budget = budget;
         let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
         budget.held_bytes += copies_bytes;
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
-        match config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget) {
+        match config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, &budget) {
             // What the order needs comes first; copies take what is left.
             Err(Error::Options { .. } | Error::Memory { .. }) if buffer_bytes > tiers::LEAST_BUFFER_BYTES => {
                 buffer_bytes /= 2;
@@ -137,11 +159,14 @@ pub(crate) fn lead(
     };
     let Decision { mut settings, data, storage, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
-    let fingerprint = source.dataset().fingerprint();
-    let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
     let shares = job_shares.as_ref().map(|job| Arc::new(job.shares.clone()));
+    let mut residents = None;
     let (mut store, mut store_share, mut server) = (None, None, None);
-    if let Some(size) = options.strategy.store {
+    if let (Some(residents::Choice { mut plan, order, .. }), Some(job)) = (choice, &job_shares) {
+        let (share, loaded_bytes) = residents::load(&order, job.own_node, &index, &files, caller)?;
+        plan.loaded_bytes = loaded_bytes;
+        (residents, store_share) = (Some(plan), Some(share));
+    } else if let Some(size) = options.strategy.store {
         let shares = job_shares.as_ref().map(|job| &job.shares);
         let (index, files) = (&index, &*files);
         let question = StoreQuestion { options, index, files, shares, fingerprint, links };
@@ -153,7 +178,7 @@ pub(crate) fn lead(
         if shares.is_some() {
             settings.limits.gap_bytes = tiers::gap_bytes_of_shares(settings.limits.gap_bytes);
         }
-        let order = decided_order(options, &index, &settings, shares)?;
+        let order = decided_order(options, &index, &settings, shares, None)?;
         let source_in_memory =
             retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
         let (index, files, order) = (&index, &*files, &order);
@@ -197,8 +222,16 @@ pub(crate) fn lead(
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
     let (tiers, client) = tiers.unzip();
-    let reply =
-        Reply { settings, findings, retained: retained.is_some(), nodes, tiers, shares: job_shares, store };
+    let reply = Reply {
+        settings,
+        findings,
+        retained: retained.is_some(),
+        nodes,
+        tiers,
+        shares: job_shares,
+        store,
+        residents,
+    };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(store_share);
@@ -206,12 +239,13 @@ pub(crate) fn lead(
     Ok(LeaderState { reply, fds, share, files, seek, tiers: client, server })
 }
 
-/// The order that the settings make, on nodes with these shares.
+/// The order that the settings make, on nodes with these shares that keep these units.
 pub(crate) fn decided_order(
     options: &Options,
     index: &Index,
     settings: &Settings,
     shares: Option<Arc<NodeShares>>,
+    residents: Option<&ResidentPlan>,
 ) -> Result<Order, Error> {
     let order = config::make_order(
         options,
@@ -220,9 +254,12 @@ pub(crate) fn decided_order(
         settings.group_window,
         Some(settings.lanes).filter(|_| options.order.kind == "group"),
     )?;
-    Ok(match shares {
-        Some(shares) => order.on_nodes(shares),
-        None => order,
+    Ok(match (shares, residents) {
+        (Some(shares), Some(plan)) => {
+            order.with_window(plan.window).with_residents(shares, |unit| plan.keeps(unit))
+        }
+        (Some(shares), None) => order.on_nodes(shares),
+        (None, _) => order,
     })
 }
 

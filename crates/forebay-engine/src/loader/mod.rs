@@ -53,6 +53,7 @@ use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
 use crate::pipeline::session::Session;
 use crate::rendezvous::{self, Dead, NodeSpec};
+use crate::residents::ResidentMemory;
 use crate::shm::block_state::{Presence, publish_presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
 use crate::shm::position::{AWAY, SessionId};
@@ -218,10 +219,10 @@ impl Engine {
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
-        let order = decided_order(&options, &index, &settings, shares)?;
-        let store_share =
-            reply.store.as_ref().map(|_| fds.next().ok_or_else(|| Error::local("no share was sent")));
-        let store_share = store_share.transpose()?;
+        let order = decided_order(&options, &index, &settings, shares, reply.residents.as_ref())?;
+        let has_share = reply.store.is_some() || reply.residents.is_some();
+        let own_share = has_share.then(|| fds.next().ok_or_else(|| Error::local("no share was sent")));
+        let own_share = own_share.transpose()?.map(|share| Map::read_only(&share)).transpose()?;
         let retained = reply.retained.then(|| fds.collect());
         let open = {
             let (source, index, options) = (Arc::clone(&source), Arc::clone(&index), options.clone());
@@ -261,18 +262,20 @@ impl Engine {
                 None
             }
         };
-        let store = match (&reply.store, store_share) {
+        let (mut store, mut residents) = (None, None);
+        match (&reply.store, own_share) {
             (Some(plan), Some(share)) => {
-                let store = Store::new(plan, Map::read_only(&share)?, &options, &files, &index)?;
-                store.connect(spec.deadline, caller)?;
+                let new = Store::new(plan, share, &options, &files, &index)?;
+                new.connect(spec.deadline, caller)?;
                 if let Some(server) = &server {
                     let links = creation.links().map(Arc::as_ref);
                     server.wait_for_clients(links, spec.deadline, caller)?;
                 }
-                Some(store)
+                store = Some(new);
             }
-            _ => None,
-        };
+            (None, Some(share)) => residents = Some(ResidentMemory::new(share)?),
+            (_, None) => {}
+        }
         let io: Arc<dyn FileIo> = match &tiers {
             Some(tiers) => Arc::clone(tiers) as _,
             None => Arc::clone(&files) as _,
@@ -332,6 +335,8 @@ impl Engine {
             job_shares: reply.shares,
             store,
             store_plan: reply.store,
+            residents,
+            resident_plan: reply.residents,
             mappings,
             failing: forebay_io::Failing::default(),
             region,
@@ -367,8 +372,11 @@ impl Engine {
             closing: AtomicBool::new(false),
         };
         engine.lend_memory();
-        if let (Some(plan), 0) = (&engine.context.store_plan, engine.context.local_rank()) {
-            let counts = LevelCounts { bytes: plan.loaded_bytes, ..LevelCounts::default() };
+        let (store, residents) = (&engine.context.store_plan, &engine.context.resident_plan);
+        let of_store = store.as_ref().map(|plan| plan.loaded_bytes);
+        let loaded_bytes = of_store.or(residents.as_ref().map(|plan| plan.loaded_bytes));
+        if let (Some(bytes), 0) = (loaded_bytes, engine.context.local_rank()) {
+            let counts = LevelCounts { bytes, ..LevelCounts::default() };
             engine.context.count_level(0, Level::Source, counts);
         }
         if tracing::enabled!(tracing::Level::DEBUG) {

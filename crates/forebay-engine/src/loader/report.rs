@@ -75,7 +75,8 @@ impl Engine {
 
     fn level_names(&self) -> Vec<(Level, String)> {
         let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
-        let of_store = STORE_LEVEL_NAMES.iter().filter(|_| self.context.store.is_some());
+        let has_share = self.context.store.is_some() || self.context.residents.is_some();
+        let of_store = STORE_LEVEL_NAMES.iter().filter(|_| has_share);
         let known = LEVEL_NAMES.iter().chain(of_store).map(|(level, name)| (*level, (*name).to_owned()));
         known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect()
     }
@@ -119,6 +120,7 @@ impl Engine {
                 "group_samples": group_samples,
                 "group_window": group_window,
                 "local": self.locality(),
+                "streaming": self.streaming(),
                 "shuffle_quality": self.shuffle_quality(),
             },
             "index": index,
@@ -178,6 +180,34 @@ impl Engine {
             "held_share": shares.held_samples(*own_node) as f64 / samples,
             "units": shares.units(),
             "unit_bytes": unit_bytes,
+        }))
+    }
+
+    /// What the nodes keep and stream, if the order is `opportunistic`.
+    fn streaming(&self) -> Option<Value> {
+        let context = &self.context;
+        let (plan, job) = context.resident_plan.as_ref().zip(context.job_shares.as_ref())?;
+        let order = &context.order;
+        let (shares, samples) = (&job.shares, order.spec().samples.max(1) as f64);
+        let nodes = shares.nodes().len();
+        let kept = |node: usize| order.resident_and_streamed(node).map_or(0, |(resident, _)| resident);
+        let entropy = order.draw_entropy();
+        Some(json!({
+            "nodes": nodes,
+            "resident_share": (0..nodes).map(kept).sum::<u64>() as f64 / samples,
+            "own_resident_share": kept(job.own_node) as f64 / samples,
+            "resident_bytes": plan.resident_bytes,
+            "loaded_bytes": plan.loaded_bytes,
+            "streamed_bytes": plan.streamed_bytes,
+            "streamed_bytes_without_windows": plan.unwindowed_bytes,
+            "units": shares.units(),
+            "unit_bytes": job.unit_bytes,
+            "streamed_units": order.streamed_units().len(),
+            "window_units": plan.window,
+            "window_bytes": plan.window_bytes,
+            "entropy_bound": plan.entropy,
+            "order_entropy": entropy.map(|entropy| entropy.order_entropy),
+            "cross_entropy": entropy.map(|entropy| entropy.cross_entropy),
         }))
     }
 

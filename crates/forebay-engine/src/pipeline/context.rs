@@ -22,6 +22,7 @@ use crate::config::{Findings, Settings};
 use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
+use crate::residents::{ResidentMemory, ResidentPlan};
 use crate::shm::block_state::{Presence, presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns, set};
 use crate::shm::position::{Position, SessionId};
@@ -51,6 +52,9 @@ pub(crate) struct Context {
     pub(crate) job_shares: Option<JobShares>,
     pub(crate) store: Option<Store>,
     pub(crate) store_plan: Option<StorePlan>,
+    /// What this node keeps in memory, in the order `opportunistic`.
+    pub(crate) residents: Option<ResidentMemory>,
+    pub(crate) resident_plan: Option<ResidentPlan>,
     pub(crate) mappings: Option<Mappings>,
     /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,
@@ -217,6 +221,12 @@ impl Context {
     pub(crate) fn count_level(&self, epoch: u64, level: Level, counts: LevelCounts) {
         count_level(self.slot(), level, counts);
         self.epoch_reads.add_level(epoch, level, counts.bytes);
+    }
+
+    /// The bytes of an extent, if they are in the memory of this node's share.
+    pub(crate) fn in_own_share(&self, extent: Extent) -> Option<&[u8]> {
+        let of_store = self.store.as_ref().and_then(|store| store.own(extent));
+        of_store.or_else(|| self.residents.as_ref()?.own(extent))
     }
 
     /// The epoch of a step.

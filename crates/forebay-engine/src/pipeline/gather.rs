@@ -93,7 +93,10 @@ fn fill(
     }
     let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);
     let segments = match kept.then(|| session.plans.at(claim.step)).flatten() {
-        Some(segments) => segments,
+        Some(mut segments) => {
+            segments.extend(resident(session, claim.step)?.map(Arc::new));
+            segments
+        }
         None => vec![Arc::new(plain(session, claim.step)?)],
     };
     let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
@@ -236,6 +239,24 @@ fn plain(session: &Session, step: u64) -> Result<PlannedSegment, Error> {
         Some(located) => Ok(planned_alone(context, step, &ids, located)),
         None => located_alone(session, step, &ids),
     }
+}
+
+/// Finds the samples of one step of this rank that are resident on its node, which no plan has;
+/// none but in the order `opportunistic`.
+fn resident(session: &Session, step: u64) -> Result<Option<PlannedSegment>, Error> {
+    let context = &session.context;
+    if context.residents.is_none() {
+        return Ok(None);
+    }
+    let (epoch, within) = (context.epoch_of(step), step % context.order.steps_per_epoch());
+    let mut found = Vec::new();
+    context.order.resident_batch(epoch, within, Rank(context.options.rank), &mut found);
+    let ids: Vec<SampleId> = found.iter().map(|(_, sample)| *sample).collect();
+    let mut planned = located_alone(session, step, &ids)?;
+    for (demand, (slot, _)) in planned.segment.demands.iter_mut().zip(&found) {
+        demand.slot = *slot;
+    }
+    Ok(Some(planned))
 }
 
 /// Asks the index where these samples of this rank lie, to be copied or read in place.

@@ -568,7 +568,7 @@ impl<'a> Step<'a> {
     pub(crate) fn is_mappable(&self, extent: Extent) -> bool {
         let context = self.shared();
         let Extent { shard, offset, length } = extent;
-        if context.store.as_ref().is_some_and(|store| store.own(extent).is_some()) {
+        if context.in_own_share(extent).is_some() {
             return true;
         }
         if context.tiers.as_ref().is_some_and(|tiers| tiers.in_memory(shard, offset, length).is_some()) {
@@ -585,7 +585,7 @@ impl<'a> Step<'a> {
 
     /// The bytes of an extent, if a mapping may be used for them now.
     fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
-        if let Some(bytes) = self.shared().store.as_ref().and_then(|store| store.own(extent)) {
+        if let Some(bytes) = self.shared().in_own_share(extent) {
             let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
             self.shared().count_level(self.shared().epoch_of(self.claim.step), Level::Share, counts);
             return Some(bytes);

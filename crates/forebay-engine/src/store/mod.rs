@@ -15,4 +15,4 @@ mod load;
 mod setup;
 
 pub(crate) use client::{Failed, Part, Store, Want};
-pub(crate) use setup::{Server, StorePlan, StoreQuestion, set_up};
+pub(crate) use setup::{Server, StorePlan, StoreQuestion, exchange, set_up};

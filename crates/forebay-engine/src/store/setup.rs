@@ -226,7 +226,7 @@ fn slots(size: StoreSize, owned: u64) -> Result<u64, Error> {
 }
 
 /// Sends a value to the other leaders, and returns those of all nodes.
-fn exchange<T: Serialize + for<'t> Deserialize<'t> + Clone>(
+pub(crate) fn exchange<T: Serialize + for<'t> Deserialize<'t> + Clone>(
     links: Option<&Links>,
     own: &T,
     caller: &dyn Host,

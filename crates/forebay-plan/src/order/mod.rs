@@ -278,6 +278,17 @@ impl Order {
         Ok(Self { spec, steps, global_batch, lanes, shape, nodes: Nodes::Unknown })
     }
 
+    /// The same order with windows of `window` units, at least 1, if it is `opportunistic`. It knows
+    /// no nodes.
+    #[must_use]
+    pub fn with_window(self, window: u64) -> Self {
+        let kind = match self.spec.kind {
+            Kind::Opportunistic { .. } => Kind::Opportunistic { window: window.max(1) },
+            kind => kind,
+        };
+        Self { spec: OrderSpec { kind, ..self.spec }, nodes: Nodes::Unknown, ..self }
+    }
+
     /// The same order where the nodes hold these shares of the data set. Only `local-shuffle` and
     /// `opportunistic` depend on them; in the latter, all units are resident.
     ///
