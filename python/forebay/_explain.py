@@ -90,16 +90,21 @@ def _streaming(streaming: Streaming) -> Iterator[str]:
         f"order: this node keeps {_share(streaming.own_resident_share)} of the samples in "
         f"{_large(streaming.resident_bytes)} of memory; it read {_large(streaming.loaded_bytes)} from the source for them"
     )
-    bound = "" if streaming.entropy_bound is None else f", at least {streaming.entropy_bound:g} as asked or by default"
+    bound = "" if streaming.entropy_bound is None else f" (at least {streaming.entropy_bound:g})"
     yield (
         f"order: entropy {streaming.order_entropy:.3f} of a full shuffle's{bound}; cross-entropy "
         f"{streaming.cross_entropy:.3f} nats per sample"
     )
     if streaming.streamed_units:
         more = streaming.streamed_bytes - streaming.streamed_bytes_without_windows
+        place = (
+            f"; without them the nodes would keep {_large(more)} more, which is streamed in each epoch"
+            if more
+            else ", which take no memory from what the nodes keep"
+        )
         yield (
-            f"order: this costs staging memory for two windows of up to {_large(streaming.window_bytes)} on this node, "
-            f"and {_large(more)} more from the source in each epoch, which the windows take the place of"
+            f"order: this entropy costs two windows of up to {_large(streaming.window_bytes)} in the staging memory of this "
+            f"node{place}"
         )
 
 

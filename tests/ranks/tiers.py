@@ -88,6 +88,7 @@ def deliver(
                 "copied": loader.stats()["copied_bytes"],
                 "uncopied": loader.stats()["uncopied_bytes"],
                 "order": asdict(loader.config.order),
+                "memory": asdict(loader.config.memory),
                 "store": None if loader.config.store is None else asdict(loader.config.store),
                 "tiers": None if loader.config.tiers is None else asdict(loader.config.tiers),
                 "by_epoch": loader.stats()["level_bytes_by_epoch"],

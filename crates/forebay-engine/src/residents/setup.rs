@@ -152,7 +152,7 @@ pub(crate) fn choose(
 fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<NodeMemory, Error> {
     let ResidentQuestion { options, budget, .. } = question;
     let free = host::available_bytes();
-    let left = budget.left_bytes().saturating_sub(question.other_bytes());
+    let left = budget.left_bytes().saturating_sub(question.buffer_bytes());
     match options.strategy.store {
         Some(StoreSize::Bytes(bytes)) if bytes.min(owned_bytes) > free => Err(Error::Memory {
             message: format!(
@@ -173,10 +173,15 @@ fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<Node
 }
 
 impl ResidentQuestion<'_> {
-    /// What the loader needs beside resident units and windows \[bytes\].
-    fn other_bytes(&self) -> u64 {
+    /// Batch buffers, at least \[bytes\].
+    fn buffer_bytes(&self) -> u64 {
         let buffers = self.options.strategy.batch_buffers.map_or(MIN_BUFFERS, u64::from);
-        buffers * self.options.local_ranks.len() as u64 * self.batch_bytes + CONTROL_BYTES
+        buffers * self.options.local_ranks.len() as u64 * self.batch_bytes
+    }
+
+    /// What the loader needs beside resident units and windows, at most \[bytes\].
+    fn other_bytes(&self) -> u64 {
+        self.buffer_bytes() + CONTROL_BYTES
     }
 }
 
