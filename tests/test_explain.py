@@ -24,6 +24,7 @@ from forebay.config import (
     Reading,
     ShuffleQuality,
     Store,
+    Streaming,
     TierLevel,
     Tiers,
 )
@@ -65,6 +66,7 @@ PLAIN = Config(
         group_samples=40,
         group_window=16,
         local=None,
+        streaming=None,
         shuffle_quality=QUALITY,
     ),
     index=Index(source="sidecar"),
@@ -123,6 +125,23 @@ SEQUENTIAL = replace(
     ),
 )
 LOCAL = Locality(pool_steps=1, nodes=4, local_share=0.957, held_share=0.25, units=1152, unit_bytes=8 * MIB)
+STREAMING = Streaming(
+    nodes=4,
+    resident_share=0.5,
+    own_resident_share=0.125,
+    resident_bytes=1152 * MIB,
+    loaded_bytes=1150 * MIB,
+    streamed_bytes=4608 * MIB,
+    streamed_bytes_without_windows=4400 * MIB,
+    units=1152,
+    unit_bytes=8 * MIB,
+    streamed_units=576,
+    window_units=20,
+    window_bytes=160 * MIB,
+    entropy_bound=0.8,
+    order_entropy=0.8034,
+    cross_entropy=1.41,
+)
 STORE = Store(
     nodes=4,
     chunks=9216,
@@ -191,6 +210,32 @@ CASES = {
             SEQUENTIAL,
             kind="local-shuffle",
             local=Locality(pool_steps=1, nodes=1, local_share=1.0, held_share=1.0),
+        ),
+    ),
+    "opportunistic": replace(
+        PLAIN, order=replace(SEQUENTIAL, kind="opportunistic", streaming=STREAMING), linked_nodes=4
+    ),
+    "opportunistic-beside-a-store": replace(
+        PLAIN,
+        order=replace(
+            SEQUENTIAL,
+            kind="opportunistic",
+            streaming=replace(STREAMING, streamed_bytes_without_windows=4608 * MIB, entropy_bound=None),
+        ),
+    ),
+    "opportunistic-without-a-stream": replace(
+        PLAIN,
+        order=replace(
+            SEQUENTIAL,
+            kind="opportunistic",
+            streaming=replace(
+                STREAMING,
+                nodes=1,
+                resident_share=1.0,
+                own_resident_share=1.0,
+                streamed_units=0,
+                entropy_bound=None,
+            ),
         ),
     ),
     "store": replace(PLAIN, store=STORE, linked_nodes=4),

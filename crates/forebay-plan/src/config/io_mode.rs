@@ -186,7 +186,8 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
 
 /// Whether contiguous data lies on other nodes, and readers may prefetch their blocks.
 fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
-    // Steps of a forward walk, groups and units are pieces of a file, unless every sample is a file.
+    // Steps of a forward walk, groups and units are pieces of a file, unless every sample is a
+    // file.
     let is_piecewise =
         matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. } | Kind::Opportunistic { .. });
     let in_pieces = !data.has_sample_files && is_piecewise;

@@ -278,8 +278,8 @@ impl Order {
         Ok(Self { spec, steps, global_batch, lanes, shape, nodes: Nodes::Unknown })
     }
 
-    /// The same order with windows of `window` units, at least 1, if it is `opportunistic`. It knows
-    /// no nodes.
+    /// The same order with windows of `window` units, at least 1, if it is `opportunistic`. It
+    /// knows no nodes.
     #[must_use]
     pub fn with_window(self, window: u64) -> Self {
         let kind = match self.spec.kind {
@@ -462,8 +462,8 @@ impl Order {
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
-    /// on top. For `opportunistic`: what the ranks take during the longest window, and the
-    /// next window; resident samples pass no staging memory. Other orders: one step of the node. Before
+    /// on top. For `opportunistic`: what the ranks take during the longest window, and the next
+    /// window; resident samples pass no staging memory. Other orders: one step of the node. Before
     /// padding and alignment.
     #[must_use]
     pub fn min_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
