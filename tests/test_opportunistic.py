@@ -105,7 +105,7 @@ def test_each_sample_comes_once_per_epoch_as_it_is(pool, tier_data, digests, kin
     for ids in ids_of(found):
         assert sorted(ids) == list(range(SAMPLES))
     streaming = found[0]["order"]["streaming"]
-    assert 0 < streaming["resident_share"]
+    assert streaming["resident_share"] > 0
     assert ids_of(found)[0] != ids_of(found)[1]
 
 

@@ -152,8 +152,8 @@ class Order:
     """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
 
     kind: str
-    """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``, ``opportunistic``, or
-    ``given`` for a function."""
+    """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``,
+    ``opportunistic``, or ``given`` for a function."""
     steps: int
     """Steps of an epoch."""
     global_batch: int

@@ -480,8 +480,8 @@ class Loader:
 
         The stream of samples continues exactly, also where another number of ranks wrote the state.
         The number of ranks must divide the lanes of the state; global batch, seed, order and data
-        set must be the same. Parameters of the orders ``group`` and ``opportunistic`` that were left
-        to their defaults come from the state.
+        set must be the same. Parameters of the orders ``group`` and ``opportunistic`` that were
+        left to their defaults come from the state.
 
         Parameters
         ----------
