@@ -12,7 +12,7 @@ import forebay
 import support
 from ranks import tiers, work
 from ranks.pool import Killed, Raised
-from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, settle, write
+from tier_support import BAD, FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, settle, write
 
 LARGE_SAMPLES = 1500
 LARGE_BYTES = LARGE_SAMPLES * SAMPLE_BYTES
@@ -174,6 +174,39 @@ def test_a_state_inside_an_epoch_is_refused_on_other_nodes(pool, large):
     ended = deliver(pool, large, "raw", [0, 0, 1, 1], stop=steps, **more)
     rest = deliver(pool, large, "raw", [0, 1, 2, 3], state=ended[0]["state"], **more)
     assert set(ids_of(rest)[0]) == set(range(LARGE_SAMPLES))
+
+
+def test_the_window_of_a_state_goes_on(pool, large):
+    more = {"store": LARGE_BYTES // 4, "batch": 36}
+    whole = deliver(pool, large, "raw", [0, 0], order="opportunistic:window=3", **more)
+    first = deliver(pool, large, "raw", [0, 0], order="opportunistic:window=3", stop=9, **more)
+    rest = deliver(pool, large, "raw", [0, 0], order="opportunistic", state=first[0]["state"], **more)
+    assert rest[0]["order"]["streaming"]["window_units"] == 3
+    assert [one["steps"] for one in rest] == [one["steps"][9:] for one in whole]
+    order = "opportunistic:window=4"
+    for message in refusals(pool, large, "raw", [0, 0], order=order, state=first[0]["state"], **more):
+        assert "forebay.Opportunistic(window=3)" in message
+
+
+@pytest.mark.parametrize("nodes", [[0, 0], [0, 1]], ids=str)
+def test_bad_samples_are_replaced(pool, tier_data, nodes):
+    options = {"bad_samples": "skip", "last": "short"}
+    arguments = {"opening": {"schema": "caffe-datum"}, "options": {"batch_size": 6, "memory": MEMORY, **options}}
+    arguments["options"] |= {"order": "opportunistic:entropy=0.5", "strategy": {"store": 1 << 20}}
+    where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
+    found = pool.run(len(nodes), tiers.deliver, path=str(tier_data.damaged), epochs=1, **where, **arguments)
+    assert {number for one in found for number, _ in one["bad"]} == BAD
+    assert sum(len(ids) for one in found for ids, _ in one["steps"]) == SAMPLES
+
+
+def test_more_windows_are_read_ahead_where_memory_allows(pool, large):
+    more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 1, "order": "opportunistic:window=3"}
+    (two,) = deliver(pool, large, "raw", [0], **more)
+    (four,) = deliver(pool, large, "raw", [0], strategy={"prefetch_windows": 4}, **more)
+    assert four["steps"] == two["steps"]
+    assert four["memory"]["staging_bytes"] > 1.5 * two["memory"]["staging_bytes"]
+    (coalesced,) = deliver(pool, large, "raw", [0], strategy={"coalesce": 4}, **more)
+    assert coalesced["fallbacks"] == ["coalesce"]
 
 
 def test_a_bound_decides_the_window(pool, large):

@@ -268,16 +268,17 @@ class Strategy:
         With any other value, a rank reads its large samples directly into the batch.
         ``"per_rank"``: one for each rank.
     coalesce : int, optional
-        Steps that one read may span, where the order goes step by step (all but ``group``). The
-        default follows from ``memory``.
+        Steps that one read may span, where the order goes step by step (all but ``group`` and
+        ``opportunistic``). The default follows from ``memory``.
     stagger : int or "auto", optional
         Groups of nodes whose readers take turns, so that one group touches storage at a time.
         ``"auto"``: the number that measures best (:meth:`Loader.set_stagger` changes it later). By
         default nodes do not take turns.
     prefetch_windows : int, optional
-        Windows of each lane to prefetch in the order ``group``; in other orders, segments. 1 reads
-        the next window when the previous one is used up, 2 while it is in use. By default slightly
-        more than 1, since windows end at different steps.
+        Windows of each lane to prefetch in the order ``group``, windows of the node in
+        ``opportunistic``; in other orders, segments. 1 reads the next window when the previous one
+        is used up, 2 while it is in use. By default slightly more than 1, since windows end at
+        different steps; in ``opportunistic`` 2, which is the least there.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default where the files exceed half
         of the memory and reads are not announced. Announced reads go through the page cache; by

@@ -134,8 +134,9 @@ fn without_effect(
     if options.strategy.direct == Some(true) && !settings.direct {
         add(Wanted::Direct, direct_refused.unwrap_or("the file system refuses O_DIRECT"));
     }
-    if options.strategy.coalesce.is_some() && matches!(kind, Kind::Group { .. }) {
-        add(Wanted::Coalesce, "the order group is read a window at a time");
+    if options.strategy.coalesce.is_some() && matches!(kind, Kind::Group { .. } | Kind::Opportunistic { .. })
+    {
+        add(Wanted::Coalesce, &format!("the order {} is read a window at a time", kind.name()));
     }
     if options.links.is_none() {
         let is_one_node = options.local_ranks.len() == options.size as usize;

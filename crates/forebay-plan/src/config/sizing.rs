@@ -196,8 +196,9 @@ impl Load<'_> {
             return (0, 0);
         }
         if let Kind::Opportunistic { .. } = order.kind() {
-            let bytes = staging_bytes(self.data.window_bytes);
-            return (bytes, bytes);
+            let least = staging_bytes(self.data.window_bytes);
+            let windows = self.options.prefetch_windows.map_or(2, u64::from).max(2);
+            return (least, (least / 2).saturating_mul(windows).max(least));
         }
         if let Kind::Group { .. } = order.kind() {
             let least = order.min_staging_bytes(self.staged_bytes, self.options.node_ranks);
