@@ -12,7 +12,7 @@ import forebay
 import support
 from ranks import tiers, work
 from ranks.pool import Killed, Raised
-from tier_support import BAD, FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, settle, write
+from tier_support import BAD, FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, write
 
 LARGE_SAMPLES = 1500
 LARGE_BYTES = LARGE_SAMPLES * SAMPLE_BYTES
@@ -85,12 +85,10 @@ def digests(pool, tier_data):
 def large(tmp_path_factory):
     """Write data of many units; return its path."""
     values = np.random.default_rng(5).integers(0, 256, (LARGE_SAMPLES, SAMPLE_BYTES), "uint8")
-    path = write(tmp_path_factory.mktemp("large"), "raw", values)
-    settle([path])
-    return path
+    return write(tmp_path_factory.mktemp("large"), "raw", values)
 
 
-@pytest.mark.sweep(together=2)
+@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("nodes", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_each_sample_comes_once_per_epoch_as_it_is(pool, tier_data, digests, kind, nodes):
@@ -191,7 +189,10 @@ def test_the_window_of_a_state_goes_on(pool, large):
 @pytest.mark.parametrize("nodes", [[0, 0], [0, 1]], ids=str)
 def test_bad_samples_are_replaced(pool, tier_data, nodes):
     options = {"bad_samples": "skip", "last": "short"}
-    arguments = {"opening": {"schema": "caffe-datum"}, "options": {"batch_size": 6, "memory": MEMORY, **options}}
+    arguments = {
+        "opening": {"schema": "caffe-datum"},
+        "options": {"batch_size": 6, "memory": MEMORY, **options},
+    }
     arguments["options"] |= {"order": "opportunistic:entropy=0.5", "strategy": {"store": 1 << 20}}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
     found = pool.run(len(nodes), tiers.deliver, path=str(tier_data.damaged), epochs=1, **where, **arguments)

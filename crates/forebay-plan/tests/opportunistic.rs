@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay_plan::{
-    EpochBytes, Kind, Last, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, TierForecast, TierLevel,
+    EpochBytes, Kind, Last, NodeMemory, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, StreamMemory,
+    TierForecast, TierLevel, UnitBytes, staging_bytes,
 };
 use forebay_types::{Rank, SampleId};
 use order_common::{batch, cases, epoch, is_resident, segments, shares};
@@ -271,6 +272,38 @@ fn windows_take_the_memory_of_resident_units() {
     assert!(entropy(&make(window)) >= works.parse().unwrap(), "{message}");
     assert!(any().with_smallest_window(&shares, works.parse().unwrap(), 125, resident).is_ok(), "{message}");
     assert!(any().with_smallest_window(&shares, f64::NAN, 125, resident).is_err());
+}
+
+#[test]
+fn nodes_divide_their_memory_between_windows_and_resident_units() {
+    const UNIT_BYTES: u64 = 1 << 20;
+    let shares = even_shares(100_000, 100, 2);
+    let unit = UnitBytes { resident: UNIT_BYTES, staged: UNIT_BYTES };
+    let units = vec![unit; shares.units()];
+    // Node 1 has less memory, and some of its own for windows.
+    let nodes = vec![
+        NodeMemory { resident_bytes: 250 << 20, staging_bytes: 0, divides: true },
+        NodeMemory { resident_bytes: 200 << 20, staging_bytes: 20 << 20, divides: true },
+    ];
+    let streams = StreamMemory::new(&shares, &units, nodes.clone(), 3);
+    let any = || order(1, Last::Wrap, 100_000, 64, 2);
+    let keeps = |window: u64, unit: usize| streams.keeps(window, unit);
+    let longest = streams.longest_window();
+    for least in [0.5, 0.75, 0.8] {
+        let found = any().with_smallest_window(&shares, least, longest, keeps).unwrap();
+        let Kind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
+        assert!(found.draw_entropy().unwrap().order_entropy >= least);
+        for (node, memory) in nodes.iter().enumerate() {
+            let kept = found.resident_units(node).len() as u64 * UNIT_BYTES;
+            let staging = staging_bytes(streams.window_bytes(window, node));
+            assert!(kept + staging <= memory.resident_bytes + memory.staging_bytes, "{least} on node {node}");
+            assert!(
+                kept + staging + 2 * UNIT_BYTES > memory.resident_bytes,
+                "{least} on node {node}: too few"
+            );
+        }
+    }
+    assert!(any().with_smallest_window(&shares, 0.99, longest, keeps).is_err());
 }
 
 #[test]
