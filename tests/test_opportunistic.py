@@ -210,6 +210,19 @@ def test_more_windows_are_read_ahead_where_memory_allows(pool, large):
     assert coalesced["fallbacks"] == ["coalesce"]
 
 
+def test_an_epoch_that_was_left_is_followed_by_the_next(large):
+    options = {"order": "opportunistic:window=3", "memory": MEMORY, "last": "short"}
+    options["strategy"] = forebay.Strategy(store=LARGE_BYTES // 4)
+    dataset = forebay.open(large, **opening("raw"))
+    with forebay.Loader(dataset, 36, **options) as loader:
+        whole = [[tiers.step(batch) for batch in loader] for _ in range(3)]
+    with forebay.Loader(dataset, 36, **options) as loader:
+        for _, batch in zip(range(5), loader, strict=False):
+            del batch
+        assert [tiers.step(batch) for batch in loader] == whole[1]
+        assert [tiers.step(batch) for batch in loader] == whole[2]
+
+
 def test_a_bound_decides_the_window(pool, large):
     more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 1}
     windows = []
