@@ -501,6 +501,7 @@ impl Engine {
         }
         if let Some(server) = &self.server {
             server.linger();
+            server.release_share();
         }
         if let Some(links) = &self.context.links {
             links.close();
