@@ -89,6 +89,7 @@ def deliver(
                 "uncopied": loader.stats()["uncopied_bytes"],
                 "order": asdict(loader.config.order),
                 "store": None if loader.config.store is None else asdict(loader.config.store),
+                "kept": loader.stats()["kept_bytes"],
                 "tiers": None if loader.config.tiers is None else asdict(loader.config.tiers),
                 "by_epoch": loader.stats()["level_bytes_by_epoch"],
                 "copies": loader.config.tiers is not None and loader.config.tiers.copies,

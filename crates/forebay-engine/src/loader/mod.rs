@@ -370,6 +370,7 @@ impl Engine {
         if let (Some(plan), 0) = (&engine.context.store_plan, engine.context.local_rank()) {
             let counts = LevelCounts { bytes: plan.loaded_bytes, ..LevelCounts::default() };
             engine.context.count_level(0, Level::Source, counts);
+            count(engine.context.slot(), Counter::KeptBytes, plan.kept_bytes);
         }
         if tracing::enabled!(tracing::Level::DEBUG) {
             let config = engine.config().to_string();

@@ -12,13 +12,14 @@ use forebay_host::{
     HostError, Packet, PacketListener, PacketSocket, Received, Sent, SocketLock, available_bytes, limit_bytes,
     sealed_copy,
 };
+use forebay_tier::CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::store::daemon::error::StoreDaemonError;
 use crate::store::daemon::kept_shares::{ClientId, KeptShares};
-use crate::store::daemon::messages::{Action, Answer, DataSet, RequestHead, STOP, VERSION, check_share, share_bytes};
+use crate::store::daemon::messages::{Action, Answer, DataSet, RequestHead, STOP, VERSION, check_share};
 use crate::store::daemon::socket_path;
 
 /// Pending connections.
@@ -298,7 +299,7 @@ impl StoreDaemon {
 
     fn keep(&mut self, id: ClientId, data_set: DataSet, memory: Memory) -> Answer {
         self.used = Instant::now();
-        let bytes = share_bytes(memory.chunks);
+        let bytes = memory.chunks * CHUNK_BYTES;
         match self.shares.keep(data_set, bytes, memory, id) {
             Ok(()) => Answer::Kept { is_kept: true, room_bytes: 0 },
             Err(room_bytes) => Answer::Kept { is_kept: false, room_bytes },
