@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -124,8 +125,6 @@ def store_daemons(plain_environment: None, monkeypatch: pytest.MonkeyPatch) -> I
 
 def sealed(content: bytes, length: int, *, seals: bool = True) -> int:
     """Return memory of this length that begins with `content`, immutable or not."""
-    import fcntl
-
     descriptor = os.memfd_create("forebay-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, length)
     os.pwrite(descriptor, content, 0)
@@ -149,7 +148,7 @@ class Impostor:
         self._answer = answer
         self.requests: list[Mapping[str, Any]] = []
 
-    def __enter__(self) -> Impostor:
+    def __enter__(self) -> Self:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(self._path))
         self._listener.listen()

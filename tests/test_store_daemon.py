@@ -1,4 +1,4 @@
-"""The store daemon: later jobs get shares from memory, and never another byte than the source has."""
+"""The store daemon: later jobs get shares from memory, with the bytes of the source."""
 
 from __future__ import annotations
 

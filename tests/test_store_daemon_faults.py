@@ -1,4 +1,4 @@
-"""A store daemon that is killed, stopped, an impostor or of another user: loaders read the source."""
+"""A store daemon that is killed, stopped, an impostor or of another user is done without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 

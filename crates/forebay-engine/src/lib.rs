@@ -60,5 +60,5 @@ pub use {
     loader::Engine,
     loader::iterate::Delivered,
     shm::counters::LEVEL_COLUMNS,
-    store::daemon::{StoreDaemon, StoreDaemonError, store_status, stop_store},
+    store::daemon::{StoreDaemon, StoreDaemonError, stop_store, store_status},
 };

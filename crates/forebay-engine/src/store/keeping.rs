@@ -28,7 +28,7 @@ use crate::store::load::{LoadedBytes, load};
 
 /// The files of a data set.
 #[derive(Clone, Copy)]
-pub(super) struct Files<'a> {
+pub(super) struct ShareSource<'a> {
     pub(super) dataset: &'a Dataset,
     pub(super) files: &'a ShardFiles,
     pub(super) index: &'a Arc<Index>,
@@ -37,7 +37,7 @@ pub(super) struct Files<'a> {
 
 /// See the module header.
 pub(super) struct Keeping<'a> {
-    files: Files<'a>,
+    source: ShareSource<'a>,
     caller: &'a dyn Host,
     session: Option<Session>,
     /// Why the daemon is not used, or does not keep the share.
@@ -74,8 +74,8 @@ pub(super) struct Share {
 
 impl<'a> Keeping<'a> {
     /// Asks for the kept share of a data set.
-    pub(super) fn look(files: Files<'a>, caller: &'a dyn Host) -> Result<Self, Error> {
-        let mut keeping = Self { files, caller, session: None, problem: None };
+    pub(super) fn look(source: ShareSource<'a>, caller: &'a dyn Host) -> Result<Self, Error> {
+        let mut keeping = Self { source, caller, session: None, problem: None };
         let connection = keeping.tried(Connection::existing())?.flatten();
         if let Some(connection) = connection
             && let Some((data_set, is_settled)) = keeping.data_set()?
@@ -90,8 +90,9 @@ impl<'a> Keeping<'a> {
 
     /// The data set as it is now, and whether a change from now on would be noticed.
     fn data_set(&mut self) -> Result<Option<(DataSet, bool)>, Error> {
-        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_nanos() as i64);
-        let Files { dataset, files, index, map } = self.files;
+        let now_ns =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_nanos() as i64);
+        let ShareSource { dataset, files, index, map } = self.source;
         let (sources, states) = match sources(dataset, files, index, map, self.caller) {
             Ok(found) => found,
             Err(error) => {
@@ -144,7 +145,7 @@ impl<'a> Keeping<'a> {
             && session.found.as_ref().is_some_and(|found| found.chunks == chunks)
             && let Some(found) = session.found.take()
         {
-            let kept = chunks.iter().filter_map(|chunk| Some(self.files.map.geometry(*chunk)?.bytes)).sum();
+            let kept = chunks.iter().filter_map(|chunk| Some(self.source.map.geometry(*chunk)?.bytes)).sum();
             let connection = self.session.take().map(|session| session.connection);
             let loaded = LoadedBytes { source: 0, kept };
             return Ok(Share { memory: found.memory, loaded, connection, fallback: None });
@@ -152,7 +153,7 @@ impl<'a> Keeping<'a> {
         self.make_room(share_bytes(chunks.len() as u64))?;
         let mut found = self.session.as_mut().and_then(|session| session.found.take());
         let frees_bytes = found.as_ref().map_or(0, |found| found.map.len() as u64);
-        let Files { files, map, .. } = self.files;
+        let ShareSource { files, map, .. } = self.source;
         let (memory, loaded) = load(files, map, chunks, found.as_ref(), self.caller)?;
         // The daemon frees the old share when it has the new one.
         drop(found.take());

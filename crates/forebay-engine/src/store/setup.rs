@@ -1,8 +1,8 @@
 //! Makes a store (collective over the leaders of the nodes).
 //!
 //! 1. The leaders say how many chunks each node has room for.
-//! 2. All compute the same layout, and each loads its share, or gets it from the store daemon of its
-//!    node (`keeping`).
+//! 2. All compute the same layout, and each loads its share, or gets it from the store daemon of
+//!    its node (`keeping`).
 //! 3. Each exports its share and says at which port.
 //!
 //! The other ranks of a node get the plan and the memory of the share with the leader's reply.
@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
 use crate::store::daemon::Connection;
-use crate::store::keeping::{Files, KeptRoom, Keeping, Share};
+use crate::store::keeping::{Keeping, KeptRoom, Share, ShareSource};
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -206,7 +206,7 @@ pub(crate) fn set_up(
     };
     let (own_node, nodes) = links.map_or((0, 1), |links| (links.own_node(), links.nodes()));
     let owned = owners.iter().filter(|owner| usize::from(**owner) == own_node).count() as u64;
-    let keeping = Keeping::look(Files { dataset, files, index, map: &map }, caller)?;
+    let keeping = Keeping::look(ShareSource { dataset, files, index, map: &map }, caller)?;
     let mut own_slots = slots(size, owned, keeping.room())?;
     let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
     let alone = |slots| {

@@ -3,9 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use forebay_host::{
-    HostError, Map, PacketSocket, Received, Sent, fork, own_pidfd, runtime_directory_path,
-};
+use forebay_host::{HostError, Map, PacketSocket, Received, Sent, fork, own_pidfd, runtime_directory_path};
 use forebay_tier::CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -167,13 +165,12 @@ impl Connection {
         loop {
             match self.socket.try_receive().map_err(&failed)? {
                 Received::Packet(packet) => {
-                    let answer = serde_json::from_slice(&packet.bytes).map_err(|error| {
-                        StoreDaemonError::Invalid {
+                    let answer =
+                        serde_json::from_slice(&packet.bytes).map_err(|error| StoreDaemonError::Invalid {
                             attempt,
                             expected: "an answer".into(),
                             found: format!("{error} in {:?}", beginning(&packet.bytes)),
-                        }
-                    })?;
+                        })?;
                     return match answer {
                         Answer::Refused { problem } => Err(StoreDaemonError::Refused { attempt, problem }),
                         answer => Ok((answer, packet.fds)),

@@ -67,8 +67,9 @@ impl<M> KeptShares<M> {
     /// The newest share of a data set, which `client` uses from now on instead of any other.
     pub(super) fn find(&mut self, data_set: &DataSet, client: ClientId) -> Option<&KeptShare<M>> {
         self.release(client, false);
-        let is_stale =
-            |share: &KeptShare<M>| share.data_set.place == data_set.place && share.data_set.version != data_set.version;
+        let is_stale = |share: &KeptShare<M>| {
+            share.data_set.place == data_set.place && share.data_set.version != data_set.version
+        };
         self.shares.retain(|share| !(share.users.is_empty() && is_stale(share)));
         let used = self.tick();
         let newest = self.shares.iter_mut().filter(|share| share.data_set.version == data_set.version);
@@ -152,7 +153,8 @@ impl<M> KeptShares<M> {
         let newest: Vec<(String, u64)> =
             self.shares.iter().map(|share| (share.data_set.place.clone(), share.came)).collect();
         self.shares.retain(|share| {
-            let is_newer = |(place, came): &(String, u64)| *place == share.data_set.place && *came > share.came;
+            let is_newer =
+                |(place, came): &(String, u64)| *place == share.data_set.place && *came > share.came;
             !share.users.is_empty() || !newest.iter().any(is_newer)
         });
     }
@@ -240,9 +242,8 @@ mod tests {
 
     fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
-            (0..3_u8, 0..2_u8, 0..5_u64).prop_map(|(place, version, client)| Operation::Find(
-                place, version, client
-            )),
+            (0..3_u8, 0..2_u8, 0..5_u64)
+                .prop_map(|(place, version, client)| Operation::Find(place, version, client)),
             (0..3_u8, 0..2_u8, 0..60_u64, 0..5_u64).prop_map(|(place, version, bytes, client)| {
                 Operation::Keep(place, version, bytes, client)
             }),

@@ -110,15 +110,12 @@ pub(super) fn check_share(memory: &OwnedFd, chunks: &OwnedFd) -> Result<Vec<u64>
     }
     let (words, _) = bytes.as_chunks();
     let chunks: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    if let Some(pair) = chunks.windows(2).find(|pair| pair[0] >= pair[1]) {
-        return Err(("ascending chunks".into(), format!("{} before {}", pair[0], pair[1])));
+    if let Some((one, next)) = chunks.iter().zip(chunks.iter().skip(1)).find(|(one, next)| one >= next) {
+        return Err(("ascending chunks".into(), format!("{one} before {next}")));
     }
     let expected = share_bytes(chunks.len() as u64);
     if length != expected {
-        return Err((
-            format!("{expected} bytes for {} chunks", chunks.len()),
-            format!("{length} bytes"),
-        ));
+        return Err((format!("{expected} bytes for {} chunks", chunks.len()), format!("{length} bytes")));
     }
     Ok(chunks)
 }
@@ -148,7 +145,9 @@ mod tests {
         for wrong in [vec![5, 3, 9], vec![3, 3, 5]] {
             assert!(check_share(&memory(3 * CHUNK_BYTES), &chunks_to_memory(&wrong).unwrap()).is_err());
         }
-        assert!(check_share(&memory(CHUNK_BYTES), &sealed_copy("forebay-test", b"seven b").unwrap()).is_err());
+        assert!(
+            check_share(&memory(CHUNK_BYTES), &sealed_copy("forebay-test", b"seven b").unwrap()).is_err()
+        );
         // A file cannot be sealed.
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * CHUNK_BYTES).unwrap();

@@ -24,7 +24,7 @@ mod messages;
 mod server;
 
 pub(crate) use client::{Connection, Found};
-pub use client::{store_status, stop_store};
+pub use client::{stop_store, store_status};
 pub use error::StoreDaemonError;
 pub(crate) use messages::{DataSet, share_bytes};
 pub use server::StoreDaemon;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_host::{
-    HostError, Packet, PacketListener, PacketSocket, Received, Sent, SocketLock, available_bytes, limit_bytes,
-    sealed_copy,
+    HostError, Packet, PacketListener, PacketSocket, Received, Sent, SocketLock, available_bytes,
+    limit_bytes, sealed_copy,
 };
 use forebay_tier::CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,7 +40,7 @@ const LEAST_FREE_PART: u64 = 16;
 
 /// Descriptors of a share, and what the status says of it.
 struct Memory {
-    memory: OwnedFd,
+    share: OwnedFd,
     chunk_list: OwnedFd,
     chunks: u64,
     node: u32,
@@ -141,8 +141,7 @@ impl StoreDaemon {
                 owners.push((*id, true));
             }
         }
-        let within =
-            Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+        let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
         match poll(&mut polled, Some(&within)) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(()),
@@ -229,8 +228,7 @@ impl StoreDaemon {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<Answer, StoreDaemonError> {
         let attempt = "read a request";
-        let wrong =
-            |expected: String, found: String| StoreDaemonError::Invalid { attempt, expected, found };
+        let wrong = |expected: String, found: String| StoreDaemonError::Invalid { attempt, expected, found };
         let invalid =
             |error: serde_json::Error| wrong(format!("a request of version {VERSION}"), error.to_string());
         let head: RequestHead = serde_json::from_slice(&packet.bytes).map_err(invalid)?;
@@ -249,13 +247,13 @@ impl StoreDaemon {
                 self.find(id, &data_set, fds)?
             }
             Action::Keep { data_set, node, nodes } => {
-                let [memory, chunk_list]: [OwnedFd; 2] =
+                let [share, chunk_list]: [OwnedFd; 2] =
                     packet.fds.try_into().map_err(|_| descriptors("memory and chunks"))?;
-                let chunks = check_share(&memory, &chunk_list)
+                let chunks = check_share(&share, &chunk_list)
                     .map_err(|(expected, found)| wrong(expected, found))?
                     .len() as u64;
                 let now = SystemTime::now();
-                let memory = Memory { memory, chunk_list, chunks, node, nodes, loaded: now, used: now };
+                let memory = Memory { share, chunk_list, chunks, node, nodes, loaded: now, used: now };
                 self.keep(id, data_set, memory)
             }
             Action::MakeRoom { bytes } => Answer::Freed { bytes: self.shares.make_room(bytes) },
@@ -289,7 +287,7 @@ impl StoreDaemon {
         };
         let (mut is_kept, mut is_shared) = (false, false);
         if let Some(share) = self.shares.find(data_set, id) {
-            fds.push(duplicate(&share.memory.memory)?);
+            fds.push(duplicate(&share.memory.share)?);
             fds.push(duplicate(&share.memory.chunk_list)?);
             (is_kept, is_shared) = (true, share.users.len() > 1);
         }
@@ -314,7 +312,10 @@ impl StoreDaemon {
         pids
     }
 
-    fn pids<'a>(&'a self, users: impl IntoIterator<Item = &'a ClientId> + 'a) -> impl Iterator<Item = i32> + 'a {
+    fn pids<'a>(
+        &'a self,
+        users: impl IntoIterator<Item = &'a ClientId> + 'a,
+    ) -> impl Iterator<Item = i32> + 'a {
         users.into_iter().filter_map(|id| self.clients.get(id)).map(|client| client.pid)
     }
 
