@@ -179,11 +179,11 @@ def raw_request(path, request):
         {"version": 1, "ask": "sing"},
         {"version": 2, "ask": "status"},
         {"version": 1, "ask": "find"},
-        {"version": 1, "ask": "find", "data_set": {"version": "", "place": "", "path": ""}},
+        {"version": 1, "ask": "find", "data_set": {"version": "", "place": "", "state": "", "path": ""}},
         {
             "version": 1,
             "ask": "keep",
-            "data_set": {"version": "", "place": "", "path": ""},
+            "data_set": {"version": "", "place": "", "state": "", "path": ""},
             "node": 0,
             "nodes": 1,
         },

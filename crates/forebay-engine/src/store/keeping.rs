@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_format::{Dataset, Index};
 use forebay_host::available_bytes;
 use forebay_io::ShardFiles;
-use forebay_tier::{CHUNK_BYTES, ChunkMap};
+use forebay_tier::{CHUNK_BYTES, ChunkMap, SourceState};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::dataset::tier_sources::sources;
@@ -103,12 +103,18 @@ impl<'a> Keeping<'a> {
         if self.caller.interrupted() {
             return Err(Error::Interrupted);
         }
-        let (mut version, mut place) = (blake3::Hasher::new(), blake3::Hasher::new());
+        let (mut version, mut place, mut state) =
+            (blake3::Hasher::new(), blake3::Hasher::new(), blake3::Hasher::new());
         version.update(&CHUNK_BYTES.to_le_bytes());
         for source in &sources {
             version.update(&source.key.0);
             place.update(&(source.path.len() as u64).to_le_bytes());
             place.update(source.path.as_bytes());
+        }
+        for SourceState { bytes, modified_ns, changed_ns } in &states {
+            state.update(&bytes.to_le_bytes());
+            state.update(&modified_ns.to_le_bytes());
+            state.update(&changed_ns.to_le_bytes());
         }
         let path = sources.first().map_or_else(String::new, |first| match sources.len() - 1 {
             0 => first.path.clone(),
@@ -117,6 +123,7 @@ impl<'a> Keeping<'a> {
         let data_set = DataSet {
             version: version.finalize().to_hex().to_string(),
             place: place.finalize().to_hex().to_string(),
+            state: state.finalize().to_hex().to_string(),
             path,
         };
         Ok(Some((data_set, states.iter().all(|state| state.is_settled(now_ns)))))

@@ -1,7 +1,7 @@
-"""Start the store daemon: ``python -m forebay.tools.store MEMORY_BYTES IDLE_S``; ends when it listens.
+"""Start the store daemon, and end when it listens.
 
-0 bytes stand for half of the memory of the node. Prints ``started``, or ``running`` if this user
-has a daemon on this node.
+``python -m forebay.tools.store MEMORY_BYTES IDLE_S``; 0 bytes stand for half of the memory of the
+node. Prints ``started``, or ``running`` if this user has a daemon on this node.
 """
 
 from __future__ import annotations

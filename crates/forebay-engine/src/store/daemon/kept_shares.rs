@@ -2,7 +2,7 @@
 //! no sockets.
 //!
 //! - Of each data set at most one share is kept that nobody uses: the newest.
-//! - A share of another version of the same files is dropped once nobody uses it.
+//! - A share of files that have changed since is dropped once nobody uses it.
 //! - Where room is needed, unused shares are dropped, the least recently used first.
 //!
 //! Promises: a share that is used is never dropped, and what is kept does not exceed the limit.
@@ -67,10 +67,7 @@ impl<M> KeptShares<M> {
     /// The newest share of a data set, which `client` uses from now on instead of any other.
     pub(super) fn find(&mut self, data_set: &DataSet, client: ClientId) -> Option<&KeptShare<M>> {
         self.release(client, false);
-        let is_stale = |share: &KeptShare<M>| {
-            share.data_set.place == data_set.place && share.data_set.version != data_set.version
-        };
-        self.shares.retain(|share| !(share.users.is_empty() && is_stale(share)));
+        self.shares.retain(|share| !(share.users.is_empty() && share.data_set.is_other_state_of(data_set)));
         let used = self.tick();
         let newest = self.shares.iter_mut().filter(|share| share.data_set.version == data_set.version);
         let share = newest.max_by_key(|share| share.came)?;
@@ -148,14 +145,16 @@ impl<M> KeptShares<M> {
         Some(self.shares.remove(place).bytes)
     }
 
-    /// Drops unused shares for which there is a newer one of the same files.
+    /// Drops unused shares for which there is a newer one.
     fn drop_superseded(&mut self) {
-        let newest: Vec<(String, u64)> =
-            self.shares.iter().map(|share| (share.data_set.place.clone(), share.came)).collect();
+        let all: Vec<(DataSet, u64)> =
+            self.shares.iter().map(|share| (share.data_set.clone(), share.came)).collect();
         self.shares.retain(|share| {
-            let is_newer =
-                |(place, came): &(String, u64)| *place == share.data_set.place && *came > share.came;
-            !share.users.is_empty() || !newest.iter().any(is_newer)
+            let is_newer = |(other, came): &(DataSet, u64)| {
+                let is_same = other.version == share.data_set.version;
+                *came > share.came && (is_same || other.is_other_state_of(&share.data_set))
+            };
+            !share.users.is_empty() || !all.iter().any(is_newer)
         });
     }
 }
@@ -169,7 +168,8 @@ mod tests {
     use super::*;
 
     fn data_set(place: u8, version: u8) -> DataSet {
-        DataSet { version: format!("{place}.{version}"), place: place.to_string(), path: String::new() }
+        let (place, state) = (place.to_string(), version.to_string());
+        DataSet { version: format!("{place}.{version}"), place, state, path: String::new() }
     }
 
     fn kept(shares: &KeptShares<u32>) -> Vec<u32> {
@@ -220,6 +220,18 @@ mod tests {
         shares.release(1, false);
         assert!(shares.find(&data_set(0, 2), 2).is_none());
         assert_eq!(kept(&shares), [0; 0]);
+    }
+
+    #[test]
+    fn two_views_of_the_same_files_have_shares_of_their_own() {
+        let mut shares = KeptShares::new(100);
+        let other = DataSet { version: "another database".into(), ..data_set(0, 0) };
+        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
+        shares.keep(other.clone(), 3, 1, 1).unwrap();
+        shares.release(0, false);
+        shares.release(1, false);
+        assert_eq!(shares.find(&other, 2).unwrap().memory, 1);
+        assert_eq!(shares.find(&data_set(0, 0), 2).unwrap().memory, 0);
     }
 
     #[test]

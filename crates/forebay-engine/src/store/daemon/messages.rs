@@ -19,12 +19,22 @@ const MAX_CHUNKS: u64 = u32::MAX as u64;
 /// The data set of a share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataSet {
-    /// Digest of its files: their paths, sizes, times and inodes, and how they are cut into chunks.
+    /// Digest of its files: their paths, sizes, times and inodes, what the format knows of them, and
+    /// how they are cut into chunks.
     pub(crate) version: String,
-    /// Digest of the paths alone: shares of the same place and another version are stale.
+    /// Digest of the paths alone.
     pub(crate) place: String,
+    /// Digest of sizes and times alone: shares of the same place and another state are stale.
+    pub(crate) state: String,
     /// For people.
     pub(crate) path: String,
+}
+
+impl DataSet {
+    /// Whether its files have changed since, or before, they were this other one.
+    pub(super) fn is_other_state_of(&self, other: &Self) -> bool {
+        self.place == other.place && self.state != other.state
+    }
 }
 
 /// A request with its version.
