@@ -312,7 +312,12 @@ def test_a_daemon_that_dies_under_a_job_of_two_nodes_costs_nothing(pool, store_d
     found = job("store")
     assert [one["steps"] for one in found] == [one["steps"] for one in plain]
     assert [one["store"]["is_kept"] for one in found] == [node != victim for node in nodes]
-    assert [one["store"]["loaded_bytes"] > 0 for one in found] == [node == victim for node in nodes]
+    # A node may hold none of the few chunks.
+    assert all(
+        one["store"]["loaded_bytes"] == 0 for one, node in zip(found, nodes, strict=True) if node != victim
+    )
+    leaders = [found[0]["store"], found[2]["store"]]
+    assert sum(one["loaded_bytes"] + one["kept_bytes"] for one in leaders) == DATA_BYTES
 
 
 def test_a_killed_rank_leaves_the_share_to_the_next_job(pool, store_daemons, small_lmdb):  # noqa: F811
