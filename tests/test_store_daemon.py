@@ -30,13 +30,29 @@ RECORD_BYTES = 16 << 10
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A file of many chunks."""
-    directory = tmp_path_factory.mktemp("large")
-    path = directory / "x.raw"
-    path.write_bytes(np.random.default_rng(3).bytes(LARGE_BYTES))
+def files(tmp_path_factory):
+    """A file of many chunks, and four of a few, which are old enough to be kept."""
+    directory = tmp_path_factory.mktemp("files")
+    large = directory / "large" / "x.raw"
+    large.parent.mkdir()
+    large.write_bytes(np.random.default_rng(3).bytes(LARGE_BYTES))
+    several = [
+        tier_support.write(directory / str(number), "raw", tier_support.rows(number)) for number in range(4)
+    ]
     settle([directory])
-    return path
+    return large, several
+
+
+@pytest.fixture
+def large(files):
+    """A file of many chunks."""
+    return files[0]
+
+
+@pytest.fixture
+def several(files):
+    """Data sets of the same length with other bytes."""
+    return files[1]
 
 
 @pytest.fixture
@@ -179,17 +195,6 @@ def deliver(loader):
         return [tiers.step(batch) for batch in loader]
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    """Data sets of the same length with other bytes."""
-    directory = tmp_path_factory.mktemp("several")
-    paths = [
-        tier_support.write(directory / str(number), "raw", tier_support.rows(number)) for number in range(4)
-    ]
-    settle([directory])
-    return paths
-
-
 def test_data_sets_have_shares_of_their_own(store_daemons, several):  # noqa: F811
     store_daemons.start()
     plain = [deliver(load(path, strategy="pread")) for path in several[:2]]
@@ -252,10 +257,10 @@ def test_a_source_that_changed_is_loaded_again(store_daemons, several):  # noqa:
 
 
 def test_an_idle_daemon_ends_and_leaves_nothing(store_daemons, several):  # noqa: F811
-    store_daemons.start(idle_s=0.6)
+    store_daemons.start(idle_s=0.3)
     with load(several[0]):
         # Used shares keep it alive.
-        time.sleep(1.5)
+        time.sleep(0.8)
         assert store_daemons.status()["idle_left_s"] is None
     store_daemons.wait_for_end()
     assert list(store_daemons.runtime(0).iterdir()) == []
