@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -33,6 +35,11 @@ def free():
     prefix = "total_" if "total_active_file" in stat else ""
     return limit - used + sum(int(stat[f"{prefix}{name}"]) for name in ("active_file", "inactive_file"))
 
+if path == "-":
+    ballast = b"x" * (free() - free_bytes)
+    print("taken", flush=True)
+    sys.stdin.read()
+    sys.exit()
 forebay.Loader
 dataset = forebay.open(path, format="raw", record_bytes=1 << 14)
 len(dataset)
@@ -102,3 +109,21 @@ def test_shares_of_other_data_sets_give_way(job, store_daemons, files):  # noqa:
     assert job(files[1], 20 << 20) == {"loaded": LARGE_BYTES, "kept": 0, "is_kept": True}
     (share,) = store_daemons.shares()
     assert share["path"] == os.fspath(files[1])
+
+
+def test_unused_shares_give_way_to_other_programs(job, group, store_daemons, files):  # noqa: F811
+    pid = store_daemons.status()["pid"]
+    (group / "cgroup.procs").write_text(str(pid))
+    try:
+        job(files[0])
+        assert len(store_daemons.shares()) == 1
+        # Less than a sixteenth of the memory is left to other programs.
+        command = [sys.executable, "-c", _PROGRAM, "-", str(group), str(LIMIT_BYTES // 32), ""]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as program:
+            assert program.stdout.readline() == "taken\n"
+            support.wait_until(lambda: store_daemons.shares() == [], "the share to give way")
+            program.stdin.close()
+    finally:
+        # A group with processes cannot be removed.
+        (group.parent / "cgroup.procs").write_text(str(pid))

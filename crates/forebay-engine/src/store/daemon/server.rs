@@ -31,8 +31,8 @@ const MAX_CLIENTS: usize = 1024;
 /// Longest wait between two looks at `stop` and the idle time.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval between two looks at the free memory.
-const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between two looks at the free memory, which take less than a millisecond.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Unused shares are dropped if less than this part of the memory is free: the programs of the node
 /// need it.
