@@ -19,8 +19,8 @@ const MAX_CHUNKS: u64 = u32::MAX as u64;
 /// The data set of a share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataSet {
-    /// Digest of its files: their paths, sizes, times and inodes, what the format knows of them, and
-    /// how they are cut into chunks.
+    /// Digest of its files: their paths, sizes, times and inodes, what the format knows of them,
+    /// and how they are cut into chunks.
     pub(crate) version: String,
     /// Digest of the paths alone.
     pub(crate) place: String,
