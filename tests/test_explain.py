@@ -149,6 +149,8 @@ STORE = Store(
     own_chunks=2304,
     share_bytes=2304 * MIB,
     loaded_bytes=2304 * MIB,
+    kept_bytes=0,
+    is_kept=False,
     transport="tcp",
 )
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
@@ -239,6 +241,11 @@ CASES = {
         ),
     ),
     "store": replace(PLAIN, store=STORE, linked_nodes=4),
+    "store-that-was-kept": replace(
+        PLAIN,
+        store=replace(STORE, loaded_bytes=256 * MIB, kept_bytes=2048 * MIB, is_kept=True),
+        linked_nodes=4,
+    ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4
     ),

@@ -23,6 +23,7 @@ _INSTEAD = {
     "gather_threads": "fewer threads gather",
     "prefault": "memory is not touched ahead of the readers",
     "tiers": "reads go to the source",
+    "kept_share": "the share of this node was loaded from the source, or is not kept",
 }
 
 _LOCATED = {
@@ -257,6 +258,10 @@ def _store(config: Config) -> Iterator[str]:
         )
     else:
         yield f"store: the nodes hold the whole data set; this one read {_large(store.loaded_bytes)} from the source for it"
+    if store.kept_bytes:
+        yield f"store: {_large(store.kept_bytes)} of the share came from the store daemon of this node"
+    if store.is_kept:
+        yield "store: the store daemon of this node keeps the share for later jobs"
 
 
 def _tiers(config: Config) -> Iterator[str]:

@@ -340,6 +340,10 @@ class Store:
     """Memory of this node's share [bytes]."""
     loaded_bytes: int
     """Bytes that this node has read from the source for its share [bytes]."""
+    kept_bytes: int
+    """Bytes of its share that it has from the store daemon, which kept them from an earlier job."""
+    is_kept: bool
+    """Whether the store daemon keeps the share for later jobs."""
     transport: str | None
     """How nodes fetch from each other: ``tcp``; None on one node."""
 

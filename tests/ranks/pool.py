@@ -137,6 +137,7 @@ class Pool:
         absent: Sequence[int] = (),
         nodes: Sequence[int] | None = None,
         over: str = "mpi",
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
         **arguments: Any,
     ) -> list[Rank]:
         """Start a call on ranks of a new job; ``absent`` ranks do not come.
@@ -145,22 +146,24 @@ class Pool:
 
         ``nodes`` says which node each rank is on; without it they are all on one, and know of no
         communicator. Those of several nodes talk ``over`` a stand-in for MPI, or ``"tcp"``.
+
+        ``environment(rank)`` returns variables that the rank has besides those of this process.
         """
         ranks = self.ranks(size)
         job = job or f"test-{os.getpid()}-{next(_jobs)}"
         for number, rank in enumerate(ranks):
             if number not in absent:
                 world: dict[str, Any] = {"rank": number, "size": size, "job": job}
-                environment = dict(os.environ)
+                variables = {**os.environ, **environment(number)}
                 if nodes is not None and over == "tcp":
                     local = [rank for rank, node in enumerate(nodes) if node == nodes[number]]
                     world |= {"node": nodes[number], "local_ranks": local}
                     world |= {"local_rank": local.index(number), "local_size": len(local)}
-                    environment["FOREBAY_JOB_ADDRESS"] = "127.0.0.1"
+                    variables["FOREBAY_JOB_ADDRESS"] = "127.0.0.1"
                 elif nodes is not None:
                     exchange = os.path.join(os.getcwd(), "exchange", job)  # noqa: PTH109, PTH118
                     world |= {"node": nodes[number], "exchange": exchange}
-                rank.begin(function, world, {**arguments, **each(number)}, environment)
+                rank.begin(function, world, {**arguments, **each(number)}, variables)
         return ranks
 
     def outcomes(self, ranks: Sequence[Rank], deadline_s: float = DEADLINE_S) -> list[Any]:

@@ -90,6 +90,7 @@ def deliver(
                 "order": asdict(loader.config.order),
                 "memory": asdict(loader.config.memory),
                 "store": None if loader.config.store is None else asdict(loader.config.store),
+                "kept": loader.stats()["kept_bytes"],
                 "tiers": None if loader.config.tiers is None else asdict(loader.config.tiers),
                 "by_epoch": loader.stats()["level_bytes_by_epoch"],
                 "copies": loader.config.tiers is not None and loader.config.tiers.copies,

@@ -63,4 +63,5 @@ pub use {
     loader::Engine,
     loader::iterate::Delivered,
     shm::counters::LEVEL_COLUMNS,
+    store::daemon::{StoreDaemon, StoreDaemonError, stop_store, store_status},
 };

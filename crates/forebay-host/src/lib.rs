@@ -37,7 +37,7 @@ mod thread_error;
 
 pub use error::HostError;
 pub use event_count::EventCount;
-pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_memfd};
+pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_length, sealed_memfd};
 pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
 pub use memory_refusal::{MemoryRefusal, address_left_bytes};
 pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};

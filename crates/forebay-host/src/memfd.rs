@@ -140,10 +140,7 @@ impl Map {
 
     /// Maps all of `fd` read-only, after checking that its content is sealed.
     pub fn read_only(fd: impl AsFd) -> Result<Self, HostError> {
-        let (length, seals) = examine(&fd)?;
-        if !seals.contains(fixed_size() | SealFlags::WRITE) {
-            return Err(HostError::memory("memory of sealed content", format!("seals {seals:?}")));
-        }
+        let length = sealed_length(&fd)?;
         Self::new(fd, length as usize, ProtFlags::READ, true)
     }
 
@@ -301,6 +298,18 @@ impl Drop for Map {
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }
+}
+
+/// Length of memory whose size and content are sealed \[bytes\].
+///
+/// # Errors
+/// The descriptor is no memory, or someone can still change it.
+pub fn sealed_length(fd: impl AsFd) -> Result<u64, HostError> {
+    let (length, seals) = examine(fd)?;
+    if !seals.contains(fixed_size() | SealFlags::WRITE) {
+        return Err(HostError::memory("memory of sealed content", format!("seals {seals:?}")));
+    }
+    Ok(length)
 }
 
 fn examine(fd: impl AsFd) -> Result<(u64, SealFlags), HostError> {

@@ -5,6 +5,7 @@
 
 mod batch;
 mod caller;
+mod daemon_thread;
 mod dataset;
 mod engine;
 mod errors;
@@ -19,6 +20,7 @@ mod run;
 mod runtime_directory;
 mod siblings;
 mod state;
+mod store;
 mod tiers;
 mod watchdog;
 
@@ -48,6 +50,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::words_of_option, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(runtime_directory::runtime_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(store::serve_store, module)?)?;
+    module.add_function(wrap_pyfunction!(store::store_status, module)?)?;
+    module.add_function(wrap_pyfunction!(store::stop_store, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::serve_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::tiers_usage, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::clear_tiers, module)?)?;

@@ -1,9 +1,6 @@
 //! `forebay._native.*_tiers`: the tier daemon, and what it knows.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::Builder;
 use std::time::Duration;
 
 use forebay_engine::{Error, Host};
@@ -12,10 +9,8 @@ use forebay_tier::{Connection, TierError, clear};
 use pyo3::prelude::*;
 
 use crate::caller::detached;
+use crate::daemon_thread::run_until_signal;
 use crate::errors::raise;
-
-/// Interval between two looks for signals.
-const INTERVAL: Duration = Duration::from_millis(200);
 
 fn failed(py: Python<'_>, error: TierError) -> PyErr {
     raise(py, &Error::from(error))
@@ -29,22 +24,7 @@ pub(crate) fn serve_tiers(py: Python<'_>, idle_s: f64, listening: &Bound<'_, PyA
     let server = started.map_err(|error| failed(py, error))?;
     listening.call0()?;
     let Some(server) = server else { return Ok(()) };
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let thread = Builder::new().name("forebay-tiers".into()).spawn(move || server.run(&stopped))?;
-    // Signals are Python's: its handlers run in this thread.
-    let signal = loop {
-        if thread.is_finished() {
-            break Ok(());
-        }
-        py.detach(|| std::thread::sleep(INTERVAL));
-        if let Err(signal) = py.check_signals() {
-            break Err(signal);
-        }
-    };
-    stop.store(true, Ordering::Relaxed);
-    py.detach(|| thread.join()).ok();
-    signal
+    run_until_signal(py, "forebay-tiers", move |stop| server.run(stop))
 }
 
 /// What the running daemon knows, as JSON; none without a daemon.

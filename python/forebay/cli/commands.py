@@ -29,6 +29,7 @@ COMMANDS = {
     "top": "Show what running programs read from storage tiers.",
     "limit": "Measure the read rate of a storage by access kind and block size.",
     "cache": "Show, check or delete what the storage tiers hold.",
+    "store": "Keep shares of in-memory stores between jobs.",
     "pfs": "Mount a directory as an emulated parallel file system.",
     "report": "Write an HTML page from a result or an event log.",
     "demo": "Train a small model from an LMDB file on MPI ranks of this machine.",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
 
-__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite", "byte_count"]
+__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite", "byte_count", "seconds"]
 
 _MOST = (1 << 31) - 1
 _MAX_BYTES = (1 << 62) - 1
+
+# Units of durations [s].
+_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_MAX_SECONDS = 1e9
 
 COUNT = click.IntRange(1, _MOST)
 """How many."""
@@ -42,3 +47,14 @@ def byte_count(_: click.Context, parameter: click.Parameter, text: str | None) -
         return None if text is None else parse_bytes(parameter.opts[0], text)
     except OptionError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a text such as ``"30min"`` (the callback of an option)."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text)
+    unit = None if found is None else _SECONDS.get(found[2])
+    if found is None or unit is None or not 0 < (value := float(found[1]) * unit) <= _MAX_SECONDS:
+        raise click.BadParameter(f"expected a time such as 90s, 30min or 2h, found {text!r}")
+    return value

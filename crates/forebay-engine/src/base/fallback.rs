@@ -30,6 +30,8 @@ pub enum Wanted {
     Prefault,
     /// Storage tiers; else the source alone.
     Tiers,
+    /// A share in the store daemon; else it is loaded from the source, or not kept.
+    KeptShare,
 }
 
 /// A request that could not be met.

@@ -31,7 +31,8 @@ pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> io::Result<Ch
 }
 
 /// The sources of a data set and what each file is now. Where each sample has a file of its own,
-/// all are one source, and each is looked at once; `caller` sees how far that is.
+/// all are one source with the last change of any, and each is looked at once; `caller` sees how
+/// far that is.
 pub(crate) fn sources(
     dataset: &Dataset,
     files: &ShardFiles,
@@ -42,13 +43,14 @@ pub(crate) fn sources(
     let chunks = map.chunks_of_sources();
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if files.are_of_samples() {
-        let (times, bytes) = folder_times(dataset, index, caller)?;
+        let Times { digest, bytes, newest_ns } = folder_times(dataset, index, caller)?;
         let paths: Vec<String> =
             dataset.shards().iter().map(|shard| canonical(&shard.path).display().to_string()).collect();
         let state = SourceState { bytes, ..SourceState::default() };
         let path = paths.join(", ");
-        let key = SourceKey::new(Path::new(&path), &state, 0, &times.to_le_bytes());
-        return Ok((vec![Source { key, path, chunks: map.chunks(), bytes }], Vec::new()));
+        let key = SourceKey::new(Path::new(&path), &state, 0, &digest.to_le_bytes());
+        let newest = SourceState { bytes, modified_ns: newest_ns, changed_ns: newest_ns };
+        return Ok((vec![Source { key, path, chunks: map.chunks(), bytes }], vec![newest]));
     }
     let mut states = Vec::with_capacity(files.len());
     let mut sources = Vec::with_capacity(files.len());
@@ -63,8 +65,32 @@ pub(crate) fn sources(
     Ok((sources, states))
 }
 
-/// Digest of the times of all files of samples, and their bytes together.
-fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Result<(u128, u64), TierError> {
+/// Files of samples.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Of their times, sizes and inodes.
+    digest: u128,
+    /// Their bytes together.
+    bytes: u64,
+    /// The last change of any [ns since 1970].
+    newest_ns: i64,
+}
+
+impl Times {
+    const NONE: Self = Self { digest: 0, bytes: 0, newest_ns: i64::MIN };
+
+    /// Files are numbered, so a sum of digests does not depend on which thread meets one first.
+    fn and(self, other: Self) -> Self {
+        Self {
+            digest: self.digest.wrapping_add(other.digest),
+            bytes: self.bytes + other.bytes,
+            newest_ns: self.newest_ns.max(other.newest_ns),
+        }
+    }
+}
+
+/// Looks at all files of samples.
+fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Result<Times, TierError> {
     let mut folders = Vec::new();
     for shard in dataset.shards() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -75,13 +101,12 @@ fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Res
     let table: &dyn SampleFileTable = &**index;
     let count = table.len() as u64;
     let next = AtomicU64::new(0);
-    // Files are numbered, so a sum of digests does not depend on which thread meets one first.
-    let look = || -> io::Result<(u128, u64)> {
-        let (mut digest, mut bytes) = (0_u128, 0);
+    let look = || -> io::Result<Times> {
+        let mut all = Times::NONE;
         loop {
             let first = next.fetch_add(FILES_AT_ONCE, Ordering::Relaxed);
             if first >= count || caller.interrupted() {
-                return Ok((digest, bytes));
+                return Ok(all);
             }
             for number in first..count.min(first + FILES_AT_ONCE) {
                 let file = table.file(ShardId(number as u32))?;
@@ -96,12 +121,13 @@ fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Res
                     words.extend(time.tv_sec.to_le_bytes());
                     words.extend(time.tv_nsec.to_le_bytes());
                 }
-                digest = digest.wrapping_add(xxh3_128(&words));
-                bytes += file.bytes;
+                let state = SourceState::of_times(&found);
+                let newest_ns = state.modified_ns.max(state.changed_ns);
+                all = all.and(Times { digest: xxh3_128(&words), bytes: file.bytes, newest_ns });
             }
         }
     };
-    let answers: Vec<io::Result<(u128, u64)>> = thread::scope(|scope| {
+    let answers: Vec<io::Result<Times>> = thread::scope(|scope| {
         let threads: Vec<_> = (1..THREADS)
             .take_while(|number| *number as u64 * FILES_AT_ONCE < count)
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, look).ok())
@@ -112,10 +138,9 @@ fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Res
         });
         std::iter::once(own).chain(others).collect()
     });
-    let mut all = (0_u128, 0);
+    let mut all = Times::NONE;
     for answer in answers {
-        let (digest, bytes) = answer.map_err(TierError::io(&dataset.shards()[0].path, "inspect files"))?;
-        all = (all.0.wrapping_add(digest), all.1 + bytes);
+        all = all.and(answer.map_err(TierError::io(&dataset.shards()[0].path, "inspect files"))?);
     }
     Ok(all)
 }

@@ -27,7 +27,7 @@ use crate::host::Host;
 use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
 use crate::residents::{self, ResidentPlan, ResidentQuestion};
-use crate::store::{Server, StorePlan, StoreQuestion, set_up};
+use crate::store::{MadeStore, Server, StorePlan, StoreQuestion, set_up};
 
 /// Divisor of the budget for values that are retained from the index build: the loader needs the
 /// rest.
@@ -169,9 +169,12 @@ pub(crate) fn lead(
     } else if let Some(size) = options.strategy.store {
         let shares = job_shares.as_ref().map(|job| &job.shares);
         let (index, files) = (&index, &*files);
-        let question = StoreQuestion { options, index, files, shares, fingerprint, links };
-        let (plan, share, exporter) = set_up(&question, size, caller)?;
-        (store, store_share, server) = (Some(plan), Some(share), exporter);
+        let dataset = source.dataset();
+        let question = StoreQuestion { options, dataset, index, files, shares, fingerprint, links };
+        let made = set_up(&question, size, caller)?;
+        let MadeStore { plan, share, server: serving, fallback } = made;
+        (store, store_share, server) = (Some(plan), Some(share), Some(serving));
+        fallbacks.extend(fallback);
     }
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {

@@ -373,11 +373,12 @@ impl Engine {
         };
         engine.lend_memory();
         let (store, residents) = (&engine.context.store_plan, &engine.context.resident_plan);
-        let of_store = store.as_ref().map(|plan| plan.loaded_bytes);
-        let loaded_bytes = of_store.or(residents.as_ref().map(|plan| plan.loaded_bytes));
-        if let (Some(bytes), 0) = (loaded_bytes, engine.context.local_rank()) {
+        let of_store = store.as_ref().map(|plan| (plan.loaded_bytes, plan.kept_bytes));
+        let loaded = of_store.or(residents.as_ref().map(|plan| (plan.loaded_bytes, 0)));
+        if let (Some((bytes, kept_bytes)), 0) = (loaded, engine.context.local_rank()) {
             let counts = LevelCounts { bytes, ..LevelCounts::default() };
             engine.context.count_level(0, Level::Source, counts);
+            count(engine.context.slot(), Counter::KeptBytes, kept_bytes);
         }
         if tracing::enabled!(tracing::Level::DEBUG) {
             let config = engine.config().to_string();
@@ -509,6 +510,7 @@ impl Engine {
         }
         if let Some(server) = &self.server {
             server.linger();
+            server.release_share();
         }
         if let Some(links) = &self.context.links {
             links.close();

@@ -244,6 +244,8 @@ fn store(plan: &StorePlan) -> Value {
         "own_chunks": own,
         "share_bytes": own * CHUNK_BYTES,
         "loaded_bytes": plan.loaded_bytes,
+        "kept_bytes": plan.kept_bytes,
+        "is_kept": plan.is_kept,
         "transport": (plan.nodes() > 1).then_some("tcp"),
     })
 }

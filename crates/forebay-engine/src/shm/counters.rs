@@ -85,6 +85,8 @@ counters! {
     CopiedBytes = "copied_bytes",
     /// Bytes that were to be copied into a tier and were not, for want of a copy buffer.
     UncopiedBytes = "uncopied_bytes",
+    /// Bytes of the node's share in an in-memory store that the store daemon had, of the leader.
+    KeptBytes = "kept_bytes",
 }
 
 /// Storage level that bytes of samples come from.

@@ -4,6 +4,7 @@
 //! - `setup`: the leaders agree on the layout, load the shares and exchange addresses
 //!   ([`StorePlan`]). A [`Server`] of each leader exports its share.
 //! - `load`: reads a share from the files.
+//! - `daemon`: keeps shares between jobs. `keeping`: what a leader does with it.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
 //!   those of other nodes.
 //!
@@ -11,8 +12,10 @@
 //! whole or not at all. What no share holds is read from the source.
 
 mod client;
+pub(crate) mod daemon;
+mod keeping;
 mod load;
 mod setup;
 
 pub(crate) use client::{Failed, Part, Store, Want};
-pub(crate) use setup::{Server, StorePlan, StoreQuestion, exchange, set_up};
+pub(crate) use setup::{MadeStore, Server, StorePlan, StoreQuestion, exchange, set_up};

@@ -1,17 +1,18 @@
 //! Makes a store (collective over the leaders of the nodes).
 //!
 //! 1. The leaders say how many chunks each node has room for.
-//! 2. All compute the same layout, and each loads its share.
+//! 2. All compute the same layout, and each loads its share, or gets it from the store daemon of
+//!    its node (`keeping`).
 //! 3. Each exports its share and says at which port.
 //!
 //! The other ranks of a node get the plan and the memory of the share with the leader's reply.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_format::Index;
+use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
@@ -19,13 +20,15 @@ use forebay_tier::CHUNK_BYTES;
 use forebay_transport::{DataSetDigest, Exporter, ExporterOptions, Secret, StoreId};
 use serde::{Deserialize, Serialize};
 
+use crate::base::fallback::Fallback;
 use crate::config::options::{Options, StoreSize};
 use crate::dataset::share_units::{chunk_owners, key_of};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
-use crate::store::load::load;
+use crate::store::daemon::Connection;
+use crate::store::keeping::{Keeping, KeptRoom, Share, ShareSource};
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -35,6 +38,10 @@ const PURPOSE: &str = "forebay 2026 shares of in-memory stores";
 
 /// Divisor of the free memory that a share may take if the user does not say.
 const MEMORY_SHARE: u64 = 2;
+
+/// A kept share with this part of its chunks more or less than what `auto` would hold is held as it
+/// is: the free memory differs a little from job to job.
+const KEPT_TOLERANCE: u64 = 8;
 
 /// How long the end of a loader waits for other nodes that still fetch.
 const LINGER: Duration = Duration::from_secs(10);
@@ -51,6 +58,10 @@ pub(crate) struct StorePlan {
     pub(super) secret: [u8; 32],
     /// What this node has read from the source for its share \[bytes\].
     pub(crate) loaded_bytes: u64,
+    /// What it has from the store daemon \[bytes\].
+    pub(crate) kept_bytes: u64,
+    /// Whether the store daemon keeps its share.
+    pub(crate) is_kept: bool,
 }
 
 /// Another node.
@@ -64,6 +75,7 @@ pub(super) struct PeerPlan {
 /// What a store is made from.
 pub(crate) struct StoreQuestion<'a> {
     pub(crate) options: &'a Options,
+    pub(crate) dataset: &'a Dataset,
     pub(crate) index: &'a Arc<Index>,
     pub(crate) files: &'a ShardFiles,
     /// Which samples each node holds; `None` on a single node.
@@ -72,17 +84,40 @@ pub(crate) struct StoreQuestion<'a> {
     pub(crate) links: Option<&'a Links>,
 }
 
-/// Serves the share of this node until it is dropped.
+/// Serves the share of this node until it is dropped, and has the store daemon keep it.
 pub(crate) struct Server {
-    exporter: Exporter,
+    /// `None` on a single node.
+    exporter: Option<Exporter>,
     /// Ranks of other nodes.
     clients: usize,
+    /// The connection to the store daemon, which holds the share for it.
+    daemon: Mutex<Option<Connection>>,
+}
+
+/// What a leader has made.
+pub(crate) struct MadeStore {
+    pub(crate) plan: StorePlan,
+    /// The memory of its share.
+    pub(crate) share: OwnedFd,
+    pub(crate) server: Server,
+    pub(crate) fallback: Option<Fallback>,
 }
 
 impl Server {
     /// Ends the service.
     pub(crate) fn withdraw(&self) {
-        self.exporter.withdraw(STORE);
+        if let Some(exporter) = &self.exporter {
+            exporter.withdraw(STORE);
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.exporter.as_ref().map_or(0, Exporter::connections)
+    }
+
+    /// Tells the store daemon that the share is not used any more.
+    pub(crate) fn release_share(&self) {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Waits until the ranks of all other nodes are connected: one that came later might find that
@@ -94,7 +129,7 @@ impl Server {
         caller: &dyn Host,
     ) -> Result<(), Error> {
         let begun = Instant::now();
-        while self.exporter.connections() < self.clients {
+        while self.connections() < self.clients {
             if let Some(failure) = links.and_then(Links::failure) {
                 return Err(failure.into());
             }
@@ -107,7 +142,7 @@ impl Server {
                     what: format!(
                         "waiting for ranks of other nodes to connect to the share of this one (expected {}, found {})",
                         self.clients,
-                        self.exporter.connections()
+                        self.connections()
                     ),
                 });
             }
@@ -119,7 +154,7 @@ impl Server {
     /// Waits a moment for other nodes that still fetch.
     pub(crate) fn linger(&self) {
         let begun = Instant::now();
-        while self.exporter.connections() > 0 && begun.elapsed() < LINGER {
+        while self.connections() > 0 && begun.elapsed() < LINGER {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -156,22 +191,31 @@ impl StorePlan {
     }
 }
 
-/// Makes the store on this node; returns its plan, the memory of its share, and its server.
+/// Makes the store on this node.
 pub(crate) fn set_up(
     question: &StoreQuestion<'_>,
     size: StoreSize,
     caller: &dyn Host,
-) -> Result<(StorePlan, OwnedFd, Option<Server>), Error> {
-    let &StoreQuestion { options, index, files, shares, fingerprint, links } = question;
+) -> Result<MadeStore, Error> {
+    let &StoreQuestion { options, dataset, index, files, shares, fingerprint, links } = question;
     let map = chunk_map(files, index)
         .map_err(|error| Error::local(format!("cannot cut the data set into chunks: {error}")))?;
     let owners = match shares {
         Some(shares) => chunk_owners(index, &map, shares, caller)?,
         None => vec![0; map.chunks() as usize],
     };
-    let own_node = links.map_or(0, Links::own_node);
+    let (own_node, nodes) = links.map_or((0, 1), |links| (links.own_node(), links.nodes()));
     let owned = owners.iter().filter(|owner| usize::from(**owner) == own_node).count() as u64;
-    let own_slots = slots(size, owned)?;
+    let keeping = Keeping::look(ShareSource { dataset, files, index, map: &map }, caller)?;
+    let mut own_slots = slots(size, owned, keeping.room())?;
+    let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
+    let alone = |slots| {
+        let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { slots } else { 0 }).collect();
+        own_chunks(&StoreLayout::new(&owners, &all, key_of(fingerprint)))
+    };
+    if let Some(room) = keeping.room_beside_others(&alone(own_slots)) {
+        own_slots = slots(size, owned, room)?;
+    }
     let all_slots = exchange(links, &own_slots, caller)?;
     let mut plan = StorePlan {
         owners,
@@ -181,12 +225,18 @@ pub(crate) fn set_up(
         peers: Vec::new(),
         secret: [0; 32],
         loaded_bytes: 0,
+        kept_bytes: 0,
+        is_kept: false,
     };
-    let layout = plan.layout();
-    let chunks: Vec<u64> = layout.chunks_of(own_node).collect();
-    let (share, loaded_bytes) = load(files, &map, &chunks, caller)?;
-    plan.loaded_bytes = loaded_bytes;
-    let (Some(links), Some(spec)) = (links, &options.links) else { return Ok((plan, share, None)) };
+    let chunks = own_chunks(&plan.layout());
+    let Share { memory: share, loaded, connection, fallback } = keeping.share(&chunks, (own_node, nodes))?;
+    (plan.loaded_bytes, plan.kept_bytes) = (loaded.source, loaded.kept);
+    plan.is_kept = connection.is_some();
+    let daemon = Mutex::new(connection);
+    let (Some(links), Some(spec)) = (links, &options.links) else {
+        let server = Server { exporter: None, clients: 0, daemon };
+        return Ok(MadeStore { plan, share, server, fallback });
+    };
     plan.secret = spec.secret.derive(PURPOSE);
     let own_endpoint = &spec.endpoints[own_node];
     let exporter = Exporter::start(&ExporterOptions {
@@ -207,12 +257,17 @@ pub(crate) fn set_up(
             addresses: spec.endpoints[node].at_port(ports[node]).reached_from(own_endpoint),
         })
         .collect();
-    Ok((plan, share, Some(Server { exporter, clients })))
+    let server = Server { exporter: Some(exporter), clients, daemon };
+    Ok(MadeStore { plan, share, server, fallback })
 }
 
 /// Chunks of a share of `owned` chunks that this node has room for.
-fn slots(size: StoreSize, owned: u64) -> Result<u64, Error> {
-    let free = host::available_bytes();
+fn slots(size: StoreSize, owned: u64, kept: KeptRoom) -> Result<u64, Error> {
+    slots_in(size, owned, host::available_bytes().saturating_add(kept.bytes), kept.chunks)
+}
+
+/// The same with so much free memory \[bytes\]; `kept` chunks of the data set are in memory.
+fn slots_in(size: StoreSize, owned: u64, free: u64, kept: Option<u64>) -> Result<u64, Error> {
     match size {
         StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => Err(Error::Memory {
             message: format!(
@@ -221,7 +276,11 @@ fn slots(size: StoreSize, owned: u64) -> Result<u64, Error> {
             hint: "give store= less; what does not fit is read from the source".into(),
         }),
         StoreSize::Bytes(bytes) => Ok(owned.min(bytes / CHUNK_BYTES)),
-        StoreSize::Measured(_) => Ok(owned.min(free / MEMORY_SHARE / CHUNK_BYTES)),
+        StoreSize::Measured(_) => {
+            let wanted = owned.min(free / MEMORY_SHARE / CHUNK_BYTES);
+            let is_close = |kept: &u64| *kept <= owned && kept.abs_diff(wanted) <= wanted / KEPT_TOLERANCE;
+            Ok(kept.filter(|kept| wanted < owned && is_close(kept)).unwrap_or(wanted))
+        }
     }
 }
 
@@ -252,3 +311,32 @@ pub(crate) fn exchange<T: Serialize + for<'t> Deserialize<'t> + Clone>(
 
 /// No owner of a chunk is a node.
 const _: () = assert!(NO_OWNER as usize >= crate::mesh::MAX_NODES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::options::Auto;
+
+    #[test]
+    fn a_share_takes_what_is_given_or_half_of_what_is_free() {
+        let slots = |size, owned, free, kept| slots_in(size, owned, free * CHUNK_BYTES, kept).ok();
+        let auto = StoreSize::Measured(Auto::Auto);
+        for (size, owned, free, kept, expected) in [
+            (StoreSize::Bytes(40 * CHUNK_BYTES), 100, 50, None, Some(40)),
+            (StoreSize::Bytes(40 * CHUNK_BYTES), 30, 35, None, Some(30)),
+            (StoreSize::Bytes(40 * CHUNK_BYTES), 100, 39, None, None),
+            (auto, 100, 300, None, Some(100)),
+            (auto, 100, 100, None, Some(50)),
+            // A kept share of about this length stays as it is.
+            (auto, 100, 100, Some(45), Some(45)),
+            (auto, 100, 100, Some(56), Some(56)),
+            (auto, 100, 100, Some(57), Some(50)),
+            (auto, 100, 100, Some(43), Some(50)),
+            // What fits is held whole; chunks of another layout may be more than are owned.
+            (auto, 100, 300, Some(95), Some(100)),
+            (auto, 100, 190, Some(101), Some(95)),
+        ] {
+            assert_eq!(slots(size, owned, free, kept), expected, "{size:?} {owned} {free} {kept:?}");
+        }
+    }
+}
