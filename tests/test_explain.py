@@ -131,6 +131,8 @@ STORE = Store(
     share_bytes=2304 * MIB,
     loaded_bytes=2304 * MIB,
     transport="tcp",
+    fetch_buffers=4,
+    fetch_bytes=64 * MIB,
 )
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 

@@ -18,9 +18,10 @@ from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
 SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
 
 
-def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", on_lost="raise", batch=12, **more):
+def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", fetch=None, batch=12, **more):
     """Go through epochs on these nodes, with a store or without; return what each rank found."""
-    strategy = "pread" if store is None else forebay.Strategy(store=store, on_lost=on_lost)
+    fetch = {"on_lost": more.pop("on_lost", "raise"), **(fetch or {})}
+    strategy = "pread" if store is None else forebay.Strategy(store=store, **fetch)
     options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
@@ -81,6 +82,47 @@ def test_what_fits_in_no_share_comes_from_the_source(pool, tier_data, plain, kin
     later = [one["by_epoch"][1] for one in found]
     assert sum(one["source"] for one in later) > 0
     assert sum(one["share"] + one["peers"] for one in later) > 0
+
+
+def requests_to_peers(found):
+    return sum(one["levels"][-1]["peers"]["operations"] for one in found)
+
+
+@pytest.mark.parametrize("kind", ["raw", "lmdb", "hdf5"])
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        {"fetch_buffers": 1, "fetch_bytes": "4KiB"},
+        {"fetch_buffers": 64, "fetch_bytes": 4096},
+        {"fetch_buffers": 1},
+    ],
+    ids=str,
+)
+def test_batches_do_not_depend_on_the_limits_of_requests(pool, tier_data, plain, kind, fetch):
+    nodes = [0, 0, 1, 1]
+    found = deliver(pool, tier_data.formats[kind], kind, nodes, fetch=fetch)
+    assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
+    assert found[0]["store"]["fetch_buffers"] == fetch["fetch_buffers"]
+
+
+def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
+    path, nodes, epochs = tier_data.formats["raw"], [0, 1], 2
+    whole = deliver(pool, path, "raw", nodes, epochs=epochs, options={"last": "drop", "epochs": epochs})
+    steps = sum(len(one["steps"]) for one in whole)
+    # One per node and step, but where a step needs nothing of the other node.
+    assert 0 < requests_to_peers(whole) <= steps
+    cut = deliver(
+        pool,
+        path,
+        "raw",
+        nodes,
+        epochs=epochs,
+        options={"last": "drop", "epochs": epochs},
+        fetch={"fetch_bytes": "4KiB"},
+    )
+    assert of_level(cut, "peers") == of_level(whole, "peers")
+    assert requests_to_peers(cut) >= of_level(cut, "peers") / 4096
+    assert cut[0]["store"]["fetch_bytes"] == 4096
 
 
 def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):
@@ -169,6 +211,14 @@ def test_options_that_make_no_sense_with_a_store_are_refused():
         ({"on_lost": "source"}, "on_lost"),
         ({"store": "auto", "on_lost": "never"}, "on_lost"),
         ({"store": "much"}, "store"),
+        ({"store": "auto", "fetch_buffers": 0}, "fetch_buffers"),
+        ({"store": "auto", "fetch_buffers": 65}, "fetch_buffers"),
+        ({"store": "auto", "fetch_buffers": "many"}, "fetch_buffers"),
+        ({"store": "auto", "fetch_bytes": "1KiB"}, "fetch_bytes"),
+        ({"store": "auto", "fetch_bytes": "2GiB"}, "fetch_bytes"),
+        ({"store": "auto", "fetch_bytes": "small"}, "fetch_bytes"),
+        ({"fetch_buffers": 2}, "fetch_buffers"),
+        ({"fetch_bytes": "1MiB"}, "fetch_bytes"),
         ({"store": 5}, "store"),
     ):
         with pytest.raises(forebay.OptionError, match=words):

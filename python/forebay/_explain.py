@@ -213,8 +213,12 @@ def _store(config: Config) -> Iterator[str]:
     if store is None:
         return
     chunks = max(1, store.chunks)
-    others = f"; {store.nodes - 1} other node(s) serve theirs over TCP" if store.nodes > 1 else ""
-    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}{others}"
+    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}"
+    if store.nodes > 1:
+        yield (
+            f"store: {store.nodes - 1} other node(s) serve theirs over TCP; up to {store.fetch_buffers} requests to each "
+            f"are in flight, of up to {_large(store.fetch_bytes)}"
+        )
     rest = store.chunks - store.held_chunks
     if rest:
         yield (

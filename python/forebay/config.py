@@ -303,6 +303,10 @@ class Store:
     """Bytes that this node has read from the source for its share [bytes]."""
     transport: str | None
     """How nodes fetch from each other: ``tcp``; None on one node."""
+    fetch_buffers: int
+    """Requests that a rank has in flight to each other node, at most."""
+    fetch_bytes: int
+    """Largest request [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

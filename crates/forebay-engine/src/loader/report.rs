@@ -17,7 +17,7 @@ use crate::loader::Engine;
 use crate::mesh::FailureSink;
 use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level, STORE_LEVEL_NAMES};
 use crate::shm::region::RankSlot;
-use crate::store::StorePlan;
+use crate::store::{RequestLimits, StorePlan};
 
 /// Values of [`LEVEL_COLUMNS`].
 pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
@@ -156,7 +156,7 @@ impl Engine {
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
             "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
-            "store": context.store_plan.as_ref().map(store),
+            "store": context.store_plan.as_ref().map(|plan| store(plan, &self.context.options)),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),
@@ -205,8 +205,9 @@ impl Engine {
 }
 
 /// The in-memory store.
-fn store(plan: &StorePlan) -> Value {
+fn store(plan: &StorePlan, options: &Options) -> Value {
     let (chunks, held, own) = plan.chunks();
+    let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
     json!({
         "nodes": plan.nodes(),
         "chunks": chunks,
@@ -215,6 +216,8 @@ fn store(plan: &StorePlan) -> Value {
         "share_bytes": own * CHUNK_BYTES,
         "loaded_bytes": plan.loaded_bytes,
         "transport": (plan.nodes() > 1).then_some("tcp"),
+        "fetch_buffers": limits.buffers,
+        "fetch_bytes": limits.bytes,
     })
 }
 

@@ -5,14 +5,16 @@
 //!   ([`StorePlan`]). A [`Server`] of each leader exports its share.
 //! - `load`: reads a share from the files.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
-//!   those of other nodes.
+//!   those of other nodes; `requests` limits how many are in flight.
 //!
 //! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
 //! whole or not at all. What no share holds is read from the source.
 
 mod client;
 mod load;
+mod requests;
 mod setup;
 
-pub(crate) use client::{Failed, Part, Store, Want};
+pub(crate) use client::{Part, Store, Want};
+pub(crate) use requests::{Failed, RequestLimits};
 pub(crate) use setup::{Server, StorePlan, StoreQuestion, set_up};
