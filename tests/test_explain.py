@@ -24,6 +24,7 @@ from forebay.config import (
     Reading,
     ShuffleQuality,
     Store,
+    StoreProbe,
     TierLevel,
     Tiers,
 )
@@ -131,6 +132,7 @@ STORE = Store(
     share_bytes=2304 * MIB,
     loaded_bytes=2304 * MIB,
     transport="tcp",
+    probe=StoreProbe(rate_mib_s=2345.6, round_trip_us=41.2, slowest_rate_mib_s=1104.9),
     fetch_buffers=4,
     fetch_bytes=64 * MIB,
 )

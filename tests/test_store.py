@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -123,6 +124,20 @@ def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
     assert of_level(cut, "peers") == of_level(whole, "peers")
     assert requests_to_peers(cut) >= of_level(cut, "peers") / 4096
     assert cut[0]["store"]["fetch_bytes"] == 4096
+
+
+@pytest.mark.parametrize("nodes", [[0, 0], [0, 1], [0, 0, 1, 2]], ids=str)
+def test_the_network_is_probed_where_there_is_one(pool, tier_data, nodes):
+    found = deliver(pool, tier_data.formats["raw"], "raw", nodes, epochs=1)
+    for one in found:
+        probe = one["store"]["probe"]
+        if len(set(nodes)) == 1:
+            assert probe is None
+        else:
+            assert probe["rate_mib_s"] >= probe["slowest_rate_mib_s"] > 0
+            assert probe["round_trip_us"] > 0
+    of_nodes = {json.dumps(one["store"]["probe"]) for one in found}
+    assert len(of_nodes) <= len(set(nodes))
 
 
 def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):

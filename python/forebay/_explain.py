@@ -219,6 +219,11 @@ def _store(config: Config) -> Iterator[str]:
             f"store: {store.nodes - 1} other node(s) serve theirs over TCP; up to {store.fetch_buffers} requests to each "
             f"are in flight, of up to {_large(store.fetch_bytes)}"
         )
+    if store.probe is not None:
+        yield (
+            f"store: a probe of the network fetched {store.probe.rate_mib_s:,.0f} MiB/s from the next node, with a round "
+            f"trip of {store.probe.round_trip_us:,.0f} us; the slowest node fetched {store.probe.slowest_rate_mib_s:,.0f} MiB/s"
+        )
     rest = store.chunks - store.held_chunks
     if rest:
         yield (

@@ -41,7 +41,7 @@ mod worker;
 
 pub use auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
 pub use error::TransportError;
-pub use exporter::{Exporter, ExporterOptions};
+pub use exporter::{Exporter, ExporterOptions, server_threads};
 pub use fetcher::{Destination, Fetcher, Peer, Piece, Ticket};
 pub use refusal::Refusal;
 pub use request::{MAX_ANSWER_BYTES, MAX_COUNT};

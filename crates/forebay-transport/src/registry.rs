@@ -14,6 +14,8 @@ pub(crate) struct Exported {
     pub(crate) data_set: DataSetDigest,
     /// Its connections are to be closed.
     pub(crate) withdrawn: AtomicBool,
+    /// Authenticated connections to it.
+    clients: AtomicUsize,
 }
 
 impl fmt::Debug for Exported {
@@ -55,7 +57,8 @@ impl Node {
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         let free = !shares.contains_key(&store);
         if free {
-            let exported = Exported { share, data_set, withdrawn: AtomicBool::new(false) };
+            let exported =
+                Exported { share, data_set, withdrawn: AtomicBool::new(false), clients: AtomicUsize::new(0) };
             shares.insert(store, Arc::new(exported));
         }
         free
@@ -74,10 +77,17 @@ impl Node {
         self.shares.read().unwrap_or_else(PoisonError::into_inner).get(&store).cloned()
     }
 
-    /// Counts an authenticated connection; `None` if there are too many.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admission> {
-        let admission = Admission(Arc::clone(self));
-        (self.connections.fetch_add(1, Ordering::Relaxed) < self.max_connections).then_some(admission)
+    /// Counts an authenticated connection to a share; `None` if there are too many.
+    pub(crate) fn admit(self: &Arc<Self>, exported: &Arc<Exported>) -> Option<Admission> {
+        exported.clients.fetch_add(1, Ordering::Relaxed);
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let admission = Admission { node: Arc::clone(self), exported: Arc::clone(exported) };
+        (before < self.max_connections).then_some(admission)
+    }
+
+    /// Number of authenticated connections to the share of a store.
+    pub(crate) fn clients(&self, store: StoreId) -> usize {
+        self.share(store).map_or(0, |exported| exported.clients.load(Ordering::Relaxed))
     }
 
     /// Number of authenticated connections.
@@ -88,10 +98,14 @@ impl Node {
 
 /// Counts one authenticated connection until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Admission(Arc<Node>);
+pub(crate) struct Admission {
+    node: Arc<Node>,
+    exported: Arc<Exported>,
+}
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.exported.clients.fetch_sub(1, Ordering::Relaxed);
+        self.node.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

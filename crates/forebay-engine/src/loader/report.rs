@@ -216,6 +216,7 @@ fn store(plan: &StorePlan, options: &Options) -> Value {
         "share_bytes": own * CHUNK_BYTES,
         "loaded_bytes": plan.loaded_bytes,
         "transport": (plan.nodes() > 1).then_some("tcp"),
+        "probe": plan.probe,
         "fetch_buffers": limits.buffers,
         "fetch_bytes": limits.bytes,
     })

@@ -12,7 +12,7 @@ use forebay_io::{At, ShardFiles};
 use forebay_plan::StoreLayout;
 use forebay_tier::{CHUNK_BYTES, ChunkMap};
 use forebay_transport::{
-    Destination, FetcherOptions, MAX_COUNT, Peer, PeerAddress, Piece, Secret, TcpFetcher, TransportError,
+    Destination, FetcherOptions, MAX_COUNT, Peer, Piece, Secret, TcpFetcher, TransportError,
 };
 use forebay_types::{Extent, Rank};
 
@@ -76,11 +76,7 @@ impl Store {
         for peer in &plan.peers {
             names[peer.node] = Some(peer.name.clone());
             peers[peer.node] = Some(Peer(addresses.len()));
-            addresses.push(PeerAddress {
-                name: peer.name.clone(),
-                node: peer.node as u32,
-                addresses: peer.addresses.clone(),
-            });
+            addresses.push(peer.address());
         }
         let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
         let requests = Requests::new(addresses.len(), limits);

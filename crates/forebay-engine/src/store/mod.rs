@@ -6,12 +6,14 @@
 //! - `load`: reads a share from the files.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
 //!   those of other nodes; `requests` limits how many are in flight.
+//! - `probe`: measures the network between the nodes.
 //!
 //! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
 //! whole or not at all. What no share holds is read from the source.
 
 mod client;
 mod load;
+mod probe;
 mod requests;
 mod setup;
 

@@ -7,6 +7,7 @@
 //! The other ranks of a node get the plan and the memory of the share with the leader's reply.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,10 @@ use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
 use forebay_tier::CHUNK_BYTES;
-use forebay_transport::{DataSetDigest, Exporter, ExporterOptions, Secret, StoreId};
+use forebay_transport::{
+    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, StoreId, server_threads,
+};
+use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::{Options, StoreSize};
@@ -26,6 +30,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
 use crate::store::load::load;
+use crate::store::probe::{self, Probe};
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -51,6 +56,8 @@ pub(crate) struct StorePlan {
     pub(super) secret: [u8; 32],
     /// What this node has read from the source for its share \[bytes\].
     pub(crate) loaded_bytes: u64,
+    /// What the network between the nodes carries; `None` on one node, or if it was not measured.
+    pub(crate) probe: Option<Probe>,
 }
 
 /// Another node.
@@ -59,6 +66,13 @@ pub(super) struct PeerPlan {
     pub(super) node: usize,
     pub(super) name: String,
     pub(super) addresses: Vec<SocketAddr>,
+}
+
+impl PeerPlan {
+    pub(super) fn address(&self) -> PeerAddress {
+        let addresses = self.addresses.clone();
+        PeerAddress { name: self.name.clone(), node: self.node as u32, addresses }
+    }
 }
 
 /// What a store is made from.
@@ -94,7 +108,7 @@ impl Server {
         caller: &dyn Host,
     ) -> Result<(), Error> {
         let begun = Instant::now();
-        while self.exporter.connections() < self.clients {
+        while self.exporter.clients(STORE) < self.clients {
             if let Some(failure) = links.and_then(Links::failure) {
                 return Err(failure.into());
             }
@@ -107,7 +121,7 @@ impl Server {
                     what: format!(
                         "waiting for ranks of other nodes to connect to the share of this one (expected {}, found {})",
                         self.clients,
-                        self.exporter.connections()
+                        self.exporter.clients(STORE)
                     ),
                 });
             }
@@ -181,6 +195,7 @@ pub(crate) fn set_up(
         peers: Vec::new(),
         secret: [0; 32],
         loaded_bytes: 0,
+        probe: None,
     };
     let layout = plan.layout();
     let chunks: Vec<u64> = layout.chunks_of(own_node).collect();
@@ -189,15 +204,17 @@ pub(crate) fn set_up(
     let (Some(links), Some(spec)) = (links, &options.links) else { return Ok((plan, share, None)) };
     plan.secret = spec.secret.derive(PURPOSE);
     let own_endpoint = &spec.endpoints[own_node];
+    let clients = (options.size as usize).saturating_sub(options.local_ranks.len());
     let exporter = Exporter::start(&ExporterOptions {
         node: own_node as u32,
         secret: Secret::new(plan.secret),
         address: SocketAddr::new(own_endpoint.bind_address(), 0),
-        threads: 1,
-        max_connections: options.size as usize,
+        threads: server_threads(available_cores(), clients),
+        // And the leader that probes.
+        max_connections: options.size as usize + 1,
     })?;
-    let clients = (options.size as usize).saturating_sub(options.local_ranks.len());
     exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.data_set())?;
+    probe::open(&exporter)?;
     let ports: Vec<u16> = exchange(Some(links), &exporter.address().port(), caller)?;
     plan.peers = (0..links.nodes())
         .filter(|node| *node != own_node)
@@ -207,7 +224,16 @@ pub(crate) fn set_up(
             addresses: spec.endpoints[node].at_port(ports[node]).reached_from(own_endpoint),
         })
         .collect();
+    let next = plan.peers.iter().find(|peer| peer.node == (own_node + 1) % links.nodes());
+    let measured = next.and_then(|peer| probe::measure(peer.address(), Rank(options.rank), plan.secret));
+    plan.probe = Probe::of(&exchange(Some(links), &measured, caller)?, own_node);
+    probe::close(&exporter);
     Ok((plan, share, Some(Server { exporter, clients })))
+}
+
+/// Cores that this process may use.
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Chunks of a share of `owned` chunks that this node has room for.
