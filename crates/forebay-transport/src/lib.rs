@@ -4,7 +4,7 @@
 //! other nodes through a [`Fetcher`], straight into memory that they have claimed.
 //!
 //! - [`Fetcher`] is the seam: one request per peer and step, several in flight. [`TcpFetcher`]
-//!   implements it over TCP.
+//!   implements it over TCP, [`UcxFetcher`] by one-sided reads where the network has RDMA.
 //! - [`Exporter`] serves [`Share`]s with one or two threads, straight from their memory, and gives
 //!   every client the same share of them.
 //! - `auth.rs`, `request.rs` and `answer.rs` describe the protocol to the byte.
@@ -35,6 +35,7 @@ mod request;
 mod share;
 mod socket;
 mod tcp_fetcher;
+mod ucx;
 #[doc(hidden)]
 pub mod untrusted;
 mod worker;
@@ -47,3 +48,4 @@ pub use refusal::Refusal;
 pub use request::{MAX_ANSWER_BYTES, MAX_COUNT};
 pub use share::Share;
 pub use tcp_fetcher::{FetcherOptions, PeerAddress, TcpFetcher};
+pub use ucx::{Ucx, UcxExporter, UcxFetcher, UcxPeer, UcxPolicy};
