@@ -132,6 +132,8 @@ STORE = Store(
     share_bytes=2304 * MIB,
     loaded_bytes=2304 * MIB,
     transport="tcp",
+    ucx_transports=(),
+    no_ucx="this node has no RDMA device",
     probe=StoreProbe(rate_mib_s=2345.6, round_trip_us=41.2, slowest_rate_mib_s=1104.9),
     fetch_buffers=4,
     fetch_bytes=64 * MIB,
@@ -198,6 +200,11 @@ CASES = {
         ),
     ),
     "store": replace(PLAIN, store=STORE, linked_nodes=4),
+    "store-with-rdma": replace(
+        PLAIN,
+        store=replace(STORE, transport="ucx", ucx_transports=("rc_mlx5", "self"), no_ucx=None),
+        linked_nodes=4,
+    ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4
     ),

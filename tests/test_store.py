@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -138,6 +142,90 @@ def test_the_network_is_probed_where_there_is_one(pool, tier_data, nodes):
             assert probe["round_trip_us"] > 0
     of_nodes = {json.dumps(one["store"]["probe"]) for one in found}
     assert len(of_nodes) <= len(set(nodes))
+
+
+@pytest.fixture
+def forcing_ucx(monkeypatch):
+    """Give a function that delivers in fresh processes with a failpoint of UCX."""
+    pool = Pool()
+
+    def forced(point, *arguments, **more):
+        monkeypatch.setenv("FOREBAY_FAILPOINT", f"ucx:{point}")
+        return deliver(pool, *arguments, **more)
+
+    yield forced
+    pool.end()
+
+
+@functools.cache
+def has_ucx():
+    """Return whether the UCX library can be loaded; in another process, for its signal handlers."""
+    load = "import ctypes; ctypes.CDLL('libucp.so.0')"
+    return (
+        subprocess.run([sys.executable, "-c", load], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    )
+
+
+def test_a_node_without_a_device_uses_tcp_and_says_why(pool, tier_data):
+    devices = Path("/sys/class/infiniband")
+    if devices.is_dir() and any(devices.iterdir()):
+        pytest.skip("this machine has an RDMA device")
+    found = deliver(pool, tier_data.formats["raw"], "raw", [0, 1], epochs=1)
+    for one in found:
+        assert one["store"]["transport"] == "tcp"
+        assert one["store"]["no_ucx"] == "this node has no RDMA device"
+    alone = deliver(pool, tier_data.formats["raw"], "raw", [0, 0], epochs=1)
+    assert alone[0]["store"]["transport"] is alone[0]["store"]["no_ucx"] is None
+
+
+@pytest.mark.parametrize("kind", ["raw", "lmdb", "tfrecord"])
+def test_batches_over_ucx_are_those_over_tcp(tier_data, plain, forcing_ucx, kind):
+    nodes = [0, 0, 1, 2]
+    found = forcing_ucx("any", tier_data.formats[kind], kind, nodes)
+    assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
+    for one in found:
+        if has_ucx():
+            assert (one["store"]["transport"], one["store"]["no_ucx"]) == ("ucx", None)
+            assert one["store"]["ucx_transports"]
+        else:
+            assert one["store"]["transport"] == "tcp"
+            assert "libucp.so.0 cannot be loaded" in one["store"]["no_ucx"]
+
+
+def test_ucx_without_rdma_is_refused_with_its_transports(tier_data, plain, forcing_ucx):
+    if not has_ucx():
+        pytest.skip("the UCX library is not installed")
+    found = forcing_ucx("load", tier_data.formats["raw"], "raw", [0, 1])
+    assert [one["steps"] for one in found] == plain("raw", "shuffle", [0, 1])
+    for one in found:
+        assert one["store"]["transport"] == "tcp"
+        assert re.search(r"UCX would use .*tcp.*, and no rc or dc", one["store"]["no_ucx"])
+
+
+@pytest.mark.parametrize("differs", ["bytes", "records"])
+def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_path, differs):
+    path = tier_data.formats["raw"]
+    other = tmp_path / path.name
+    data = bytearray(path.read_bytes())
+    if differs == "records":
+        del data[-SAMPLE_BYTES:]
+    else:
+        data[SAMPLE_BYTES] ^= 1
+    other.write_bytes(data)
+    options = {"batch_size": 6, "order": "shuffle", "memory": MEMORY, "strategy": "store"}
+    options |= {"timeout": 30}
+    ranks = pool.begin(
+        2,
+        tiers.deliver,
+        lambda rank: {"path": str((path, other)[rank])},
+        nodes=[0, 1],
+        over="tcp",
+        opening=opening("raw"),
+        options=options,
+    )
+    for outcome in pool.outcomes(ranks):
+        assert isinstance(outcome, Raised), outcome
+        assert "data set" in outcome.trace or "differ" in outcome.trace
 
 
 def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Tiers
+from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Store, Tiers
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -216,8 +216,8 @@ def _store(config: Config) -> Iterator[str]:
     yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}"
     if store.nodes > 1:
         yield (
-            f"store: {store.nodes - 1} other node(s) serve theirs over TCP; up to {store.fetch_buffers} requests to each "
-            f"are in flight, of up to {_large(store.fetch_bytes)}"
+            f"store: {store.nodes - 1} other node(s) serve theirs over {_transport(store)}; up to "
+            f"{store.fetch_buffers} requests to each are in flight, of up to {_large(store.fetch_bytes)}"
         )
     if store.probe is not None:
         yield (
@@ -232,6 +232,12 @@ def _store(config: Config) -> Iterator[str]:
         )
     else:
         yield f"store: the nodes hold the whole data set; this one read {_large(store.loaded_bytes)} from the source for it"
+
+
+def _transport(store: Store) -> str:
+    if store.transport == "ucx":
+        return f"UCX ({', '.join(store.ucx_transports)})"
+    return f"TCP (not UCX: {store.no_ucx})"
 
 
 def _tiers(config: Config) -> Iterator[str]:

@@ -315,7 +315,11 @@ class Store:
     loaded_bytes: int
     """Bytes that this node has read from the source for its share [bytes]."""
     transport: str | None
-    """How nodes fetch from each other: ``tcp``; None on one node."""
+    """How this rank fetches from other nodes: ``tcp`` or ``ucx``; None on one node."""
+    ucx_transports: tuple[str, ...]
+    """With ``ucx``, its transports."""
+    no_ucx: str | None
+    """Why UCX is not used; None if it is, and on one node."""
     probe: StoreProbe | None
     """A short measurement of the network; None on one node, or if it failed."""
     fetch_buffers: int
@@ -429,7 +433,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
 
 def _store(found: Mapping[str, Any]) -> Store:
     probe = StoreProbe(**found["probe"]) if found["probe"] is not None else None
-    return Store(**{**found, "probe": probe})
+    return Store(**{**found, "probe": probe, "ucx_transports": tuple(found["ucx_transports"] or ())})
 
 
 def _tiers(found: Mapping[str, Any]) -> Tiers:

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::store::requests::{Failed, Request, RequestLimits, Requests};
 use crate::store::setup::{STORE, StorePlan};
+use crate::store::ucx::Fetchers;
 
 /// How often a wait checks whether to go on.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -48,7 +49,9 @@ pub(crate) struct Store {
     share: Map,
     own_node: usize,
     /// `None` on a single node, and once the store is closed.
-    fetcher: RwLock<Option<TcpFetcher>>,
+    fetcher: RwLock<Option<Fetchers>>,
+    /// UCX's transports, if it is used; else why not. `None` on a single node.
+    ucx: Option<Result<Vec<String>, String>>,
     /// Number of each node among the peers.
     peers: Vec<Option<Peer>>,
     /// Name of each node among the peers.
@@ -80,13 +83,17 @@ impl Store {
         }
         let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
         let requests = Requests::new(addresses.len(), limits);
+        let mut ucx = None;
         let fetcher = if addresses.is_empty() {
             None
         } else {
             let identity = (STORE, plan.data_set());
             let rank = Rank(options.rank);
             let fetching = FetcherOptions::new(rank, Secret::new(plan.secret), identity, addresses);
-            Some(TcpFetcher::new(FetcherOptions { max_in_flight: limits.buffers, ..fetching })?)
+            let tcp = TcpFetcher::new(FetcherOptions { max_in_flight: limits.buffers, ..fetching })?;
+            let (fetchers, no_ucx) = Fetchers::new(tcp, plan.ucx_peers(), limits.buffers);
+            ucx = Some(fetchers.transports().ok_or(no_ucx.unwrap_or_default()));
+            Some(fetchers)
         };
         Ok(Self {
             layout: plan.layout(),
@@ -97,6 +104,7 @@ impl Store {
             limits,
             requests,
             fetcher: RwLock::new(fetcher),
+            ucx,
             lost: plan.slots.iter().map(|_| AtomicBool::new(false)).collect(),
             peers,
             on_lost: options.strategy.on_lost,
@@ -109,7 +117,7 @@ impl Store {
         let Some(fetcher) = &*fetcher else { return Ok(()) };
         let end = Instant::now() + within;
         loop {
-            match fetcher.ready(Instant::now() + CHECK_INTERVAL) {
+            match fetcher.tcp.ready(Instant::now() + CHECK_INTERVAL) {
                 Err(TransportError::NotConnected { .. }) if caller.interrupted() => {
                     return Err(Error::Interrupted);
                 }
@@ -204,10 +212,15 @@ impl Store {
                 now.extend(pieces.into_iter().map(|pieces| Request { node, peer, pieces }));
             }
             requests += now.len() as u64;
-            self.requests.run(fetcher, step, now, stop)?;
+            self.requests.run(fetcher.active(), step, now, stop)?;
             wants = later;
         }
         Ok(requests)
+    }
+
+    /// UCX's transports, if it is used; else why not. `None` on a single node.
+    pub(crate) fn ucx(&self) -> Option<&Result<Vec<String>, String>> {
+        self.ucx.as_ref()
     }
 
     /// Most requests of this rank in flight per node.

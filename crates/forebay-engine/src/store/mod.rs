@@ -6,7 +6,7 @@
 //! - `load`: reads a share from the files.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
 //!   those of other nodes; `requests` limits how many are in flight.
-//! - `probe`: measures the network between the nodes.
+//! - `ucx`: whether UCX takes the place of TCP; `probe` measures the network between the nodes.
 //!
 //! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
 //! whole or not at all. What no share holds is read from the source.
@@ -16,6 +16,7 @@ mod load;
 mod probe;
 mod requests;
 mod setup;
+mod ucx;
 
 pub(crate) use client::{Part, Store, Want};
 pub(crate) use requests::{Failed, RequestLimits};

@@ -18,7 +18,8 @@ use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
 use forebay_tier::CHUNK_BYTES;
 use forebay_transport::{
-    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, StoreId, server_threads,
+    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, StoreId, UcxExporter, UcxPeer,
+    server_threads,
 };
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,7 @@ use crate::host::Host;
 use crate::mesh::{Channel, Links};
 use crate::store::load::load;
 use crate::store::probe::{self, Probe};
+use crate::store::ucx;
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -56,6 +58,8 @@ pub(crate) struct StorePlan {
     pub(super) secret: [u8; 32],
     /// What this node has read from the source for its share \[bytes\].
     pub(crate) loaded_bytes: u64,
+    /// Why this node cannot use UCX.
+    pub(super) no_ucx: Option<String>,
     /// What the network between the nodes carries; `None` on one node, or if it was not measured.
     pub(crate) probe: Option<Probe>,
 }
@@ -66,6 +70,8 @@ pub(super) struct PeerPlan {
     pub(super) node: usize,
     pub(super) name: String,
     pub(super) addresses: Vec<SocketAddr>,
+    /// How UCX reads its share, or why it cannot.
+    pub(super) ucx: Result<Vec<u8>, String>,
 }
 
 impl PeerPlan {
@@ -89,6 +95,8 @@ pub(crate) struct StoreQuestion<'a> {
 /// Serves the share of this node until it is dropped.
 pub(crate) struct Server {
     exporter: Exporter,
+    /// Lets others read the share, too.
+    _ucx: Option<UcxExporter>,
     /// Ranks of other nodes.
     clients: usize,
 }
@@ -157,6 +165,16 @@ impl StorePlan {
         DataSetDigest(hasher.finalize().into())
     }
 
+    /// How UCX reads the shares of all other nodes; else why this node, or one of them, cannot.
+    pub(super) fn ucx_peers(&self) -> Result<Vec<UcxPeer>, String> {
+        self.no_ucx.clone().map_or(Ok(()), Err)?;
+        let of = |peer: &PeerPlan| match &peer.ucx {
+            Ok(card) => Ok(UcxPeer { name: peer.name.clone(), card: card.clone() }),
+            Err(reason) => Err(format!("node {}: {reason}", peer.name)),
+        };
+        self.peers.iter().map(of).collect()
+    }
+
     /// Nodes of the store.
     pub(crate) fn nodes(&self) -> usize {
         self.slots.len()
@@ -185,7 +203,7 @@ pub(crate) fn set_up(
     };
     let own_node = links.map_or(0, Links::own_node);
     let owned = owners.iter().filter(|owner| usize::from(**owner) == own_node).count() as u64;
-    let own_slots = slots(size, owned)?;
+    let own_slots = slots(size, owned, host::available_bytes())?;
     let all_slots = exchange(links, &own_slots, caller)?;
     let mut plan = StorePlan {
         owners,
@@ -195,6 +213,7 @@ pub(crate) fn set_up(
         peers: Vec::new(),
         secret: [0; 32],
         loaded_bytes: 0,
+        no_ucx: None,
         probe: None,
     };
     let layout = plan.layout();
@@ -215,20 +234,25 @@ pub(crate) fn set_up(
     })?;
     exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.data_set())?;
     probe::open(&exporter)?;
-    let ports: Vec<u16> = exchange(Some(links), &exporter.address().port(), caller)?;
+    let by_ucx = ucx::export(Map::read_only(&share)?);
+    let card = by_ucx.as_ref().map(|exported| exported.card().to_vec()).map_err(Clone::clone);
+    plan.no_ucx = card.clone().err();
+    let served: Vec<(u16, Result<Vec<u8>, String>)> =
+        exchange(Some(links), &(exporter.address().port(), card), caller)?;
     plan.peers = (0..links.nodes())
         .filter(|node| *node != own_node)
         .map(|node| PeerPlan {
             node,
             name: links.facts().0[node].name.clone(),
-            addresses: spec.endpoints[node].at_port(ports[node]).reached_from(own_endpoint),
+            addresses: spec.endpoints[node].at_port(served[node].0).reached_from(own_endpoint),
+            ucx: served[node].1.clone(),
         })
         .collect();
     let next = plan.peers.iter().find(|peer| peer.node == (own_node + 1) % links.nodes());
     let measured = next.and_then(|peer| probe::measure(peer.address(), Rank(options.rank), plan.secret));
     plan.probe = Probe::of(&exchange(Some(links), &measured, caller)?, own_node);
     probe::close(&exporter);
-    Ok((plan, share, Some(Server { exporter, clients })))
+    Ok((plan, share, Some(Server { exporter, _ucx: by_ucx.ok(), clients })))
 }
 
 /// Cores that this process may use.
@@ -236,9 +260,8 @@ fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Chunks of a share of `owned` chunks that this node has room for.
-fn slots(size: StoreSize, owned: u64) -> Result<u64, Error> {
-    let free = host::available_bytes();
+/// Chunks of a share of `owned` chunks that this node with `free` bytes has room for.
+fn slots(size: StoreSize, owned: u64, free: u64) -> Result<u64, Error> {
     match size {
         StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => Err(Error::Memory {
             message: format!(
@@ -278,3 +301,23 @@ fn exchange<T: Serialize + for<'t> Deserialize<'t> + Clone>(
 
 /// No owner of a chunk is a node.
 const _: () = assert!(NO_OWNER as usize >= crate::mesh::MAX_NODES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::options::Auto;
+
+    #[test]
+    fn a_share_that_the_user_gave_and_that_exceeds_the_free_memory_is_refused() {
+        const FREE: u64 = 100 * CHUNK_BYTES;
+        let given = |chunks: u64, owned| slots(StoreSize::Bytes(chunks * CHUNK_BYTES), owned, FREE);
+        for (chunks, owned) in [(101, 101), (101, 1000), (1 << 40, 200)] {
+            assert!(matches!(given(chunks, owned), Err(Error::Memory { .. })), "{chunks} chunks of {owned}");
+        }
+        // What the node needs counts, not the limit.
+        assert_eq!(given(1 << 40, 30).ok(), Some(30));
+        assert_eq!(given(40, 1000).ok(), Some(40));
+        let measured = |owned| slots(StoreSize::Measured(Auto::Auto), owned, FREE).ok();
+        assert_eq!((measured(1000), measured(7)), (Some(50), Some(7)));
+    }
+}

@@ -147,8 +147,8 @@ impl State {
         let (api, link) = (&self.worker.api, &mut self.links[at]);
         link.endpoint_status.store(api::OK, Ordering::Relaxed);
         let params = EndpointParams::to(&link.card.worker, &link.endpoint_status);
-        // SAFETY: the address is of a worker of the job; the link keeps it, and the status until the
-        // endpoint is closed.
+        // SAFETY: the address is of a worker of the job; the link keeps it, and the status until
+        // the endpoint is closed.
         let status =
             unsafe { (api.ucp_ep_create)(self.worker.handle, &raw const params, &raw mut link.endpoint) };
         api.check("ucp_ep_create", status)?;
