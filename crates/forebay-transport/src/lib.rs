@@ -41,7 +41,7 @@ pub mod untrusted;
 mod worker;
 
 pub use auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
-pub use error::TransportError;
+pub use error::{TransportError, UNREACHABLE_HINT};
 pub use exporter::{Exporter, ExporterOptions, server_threads};
 pub use fetcher::{Destination, Fetcher, Peer, Piece, Ticket};
 pub use refusal::Refusal;

@@ -109,3 +109,46 @@ impl Drop for Admission {
         self.node.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Secret;
+
+    const STORES: [StoreId; 2] = [StoreId(0), StoreId(1)];
+    const MAX_CONNECTIONS: usize = 3;
+
+    #[test]
+    fn threads_that_add_remove_and_admit_never_exceed_the_limit_and_leave_no_count() {
+        let authenticator = Authenticator::new(&Secret::new([1; 32]));
+        let node = Arc::new(Node::new(0, authenticator, MAX_CONNECTIONS, 1));
+        let share = Arc::new(vec![1_u8; 10]);
+        let data_set = DataSetDigest([0; 32]);
+        let admitted = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..6_usize {
+                let (node, share, admitted) = (&node, &share, &admitted);
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        let store = STORES[(thread + round) % 2];
+                        if thread == 0 {
+                            node.add(store, Arc::clone(share) as Arc<dyn Share>, data_set);
+                            node.remove(STORES[round % 2]);
+                            continue;
+                        }
+                        let Some(exported) = node.share(store) else { continue };
+                        if let Some(admission) = node.admit(&exported) {
+                            assert!(admitted.fetch_add(1, Ordering::SeqCst) < MAX_CONNECTIONS);
+                            std::thread::yield_now();
+                            admitted.fetch_sub(1, Ordering::SeqCst);
+                            drop(admission);
+                        }
+                    }
+                });
+            }
+        });
+        STORES.map(|store| node.remove(store));
+        assert_eq!(node.connections(), 0);
+        assert_eq!(Arc::strong_count(&share), 1, "no connection keeps a share that was removed");
+    }
+}
