@@ -24,6 +24,7 @@ from forebay.config import (
     Reading,
     ShuffleQuality,
     Store,
+    StoreProbe,
     Streaming,
     TierLevel,
     Tiers,
@@ -152,6 +153,11 @@ STORE = Store(
     kept_bytes=0,
     is_kept=False,
     transport="tcp",
+    ucx_transports=(),
+    no_ucx="this node has no RDMA device",
+    probe=StoreProbe(rate_mib_s=2345.6, round_trip_us=41.2, slowest_rate_mib_s=1104.9),
+    fetch_buffers=4,
+    fetch_bytes=64 * MIB,
 )
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 
@@ -244,6 +250,11 @@ CASES = {
     "store-that-was-kept": replace(
         PLAIN,
         store=replace(STORE, loaded_bytes=256 * MIB, kept_bytes=2048 * MIB, is_kept=True),
+        linked_nodes=4,
+    ),
+    "store-with-rdma": replace(
+        PLAIN,
+        store=replace(STORE, transport="ucx", ucx_transports=("rc_mlx5", "self"), no_ucx=None),
         linked_nodes=4,
     ),
     "store-of-a-part": replace(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +23,10 @@ from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
 SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
 
 
-def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", on_lost="raise", batch=12, **more):
+def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", fetch=None, batch=12, **more):
     """Go through epochs on these nodes, with a store or without; return what each rank found."""
-    strategy = "pread" if store is None else forebay.Strategy(store=store, on_lost=on_lost)
+    fetch = {"on_lost": more.pop("on_lost", "raise"), **(fetch or {})}
+    strategy = "pread" if store is None else forebay.Strategy(store=store, **fetch)
     options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
@@ -81,6 +87,145 @@ def test_what_fits_in_no_share_comes_from_the_source(pool, tier_data, plain, kin
     later = [one["by_epoch"][1] for one in found]
     assert sum(one["source"] for one in later) > 0
     assert sum(one["share"] + one["peers"] for one in later) > 0
+
+
+def requests_to_peers(found):
+    return sum(one["levels"][-1]["peers"]["operations"] for one in found)
+
+
+@pytest.mark.parametrize("kind", ["raw", "lmdb", "hdf5"])
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        {"fetch_buffers": 1, "fetch_bytes": "4KiB"},
+        {"fetch_buffers": 64, "fetch_bytes": 4096},
+        {"fetch_buffers": 1},
+    ],
+    ids=str,
+)
+def test_batches_do_not_depend_on_the_limits_of_requests(pool, tier_data, plain, kind, fetch):
+    nodes = [0, 0, 1, 1]
+    found = deliver(pool, tier_data.formats[kind], kind, nodes, fetch=fetch)
+    assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
+    assert found[0]["store"]["fetch_buffers"] == fetch["fetch_buffers"]
+
+
+def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
+    path, nodes, epochs = tier_data.formats["raw"], [0, 1], 2
+    whole = deliver(pool, path, "raw", nodes, epochs=epochs, options={"last": "drop", "epochs": epochs})
+    steps = sum(len(one["steps"]) for one in whole)
+    # One per node and step, but where a step needs nothing of the other node.
+    assert 0 < requests_to_peers(whole) <= steps
+    cut = deliver(
+        pool,
+        path,
+        "raw",
+        nodes,
+        epochs=epochs,
+        options={"last": "drop", "epochs": epochs},
+        fetch={"fetch_bytes": "4KiB"},
+    )
+    assert of_level(cut, "peers") == of_level(whole, "peers")
+    assert requests_to_peers(cut) >= of_level(cut, "peers") / 4096
+    assert cut[0]["store"]["fetch_bytes"] == 4096
+
+
+@pytest.mark.parametrize("nodes", [[0, 0], [0, 1], [0, 0, 1, 2]], ids=str)
+def test_the_network_is_probed_where_there_is_one(pool, tier_data, nodes):
+    found = deliver(pool, tier_data.formats["raw"], "raw", nodes, epochs=1)
+    for one in found:
+        probe = one["store"]["probe"]
+        if len(set(nodes)) == 1:
+            assert probe is None
+        else:
+            assert probe["rate_mib_s"] >= probe["slowest_rate_mib_s"] > 0
+            assert probe["round_trip_us"] > 0
+    of_nodes = {json.dumps(one["store"]["probe"]) for one in found}
+    assert len(of_nodes) <= len(set(nodes))
+
+
+@pytest.fixture
+def forcing_ucx(monkeypatch):
+    """Give a function that delivers in fresh processes with a failpoint of UCX."""
+    pool = Pool()
+
+    def forced(point, *arguments, **more):
+        monkeypatch.setenv("FOREBAY_FAILPOINT", f"ucx:{point}")
+        return deliver(pool, *arguments, **more)
+
+    yield forced
+    pool.end()
+
+
+@functools.cache
+def has_ucx():
+    """Return whether the UCX library can be loaded; in another process, for its signal handlers."""
+    load = "import ctypes; ctypes.CDLL('libucp.so.0')"
+    return (
+        subprocess.run([sys.executable, "-c", load], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    )
+
+
+def test_a_node_without_a_device_uses_tcp_and_says_why(pool, tier_data):
+    devices = Path("/sys/class/infiniband")
+    if devices.is_dir() and any(devices.iterdir()):
+        pytest.skip("this machine has an RDMA device")
+    found = deliver(pool, tier_data.formats["raw"], "raw", [0, 1], epochs=1)
+    for one in found:
+        assert one["store"]["transport"] == "tcp"
+        assert one["store"]["no_ucx"] == "this node has no RDMA device"
+    alone = deliver(pool, tier_data.formats["raw"], "raw", [0, 0], epochs=1)
+    assert alone[0]["store"]["transport"] is alone[0]["store"]["no_ucx"] is None
+
+
+@pytest.mark.parametrize("kind", ["raw", "lmdb", "tfrecord"])
+def test_batches_over_ucx_are_those_over_tcp(tier_data, plain, forcing_ucx, kind):
+    nodes = [0, 0, 1, 2]
+    found = forcing_ucx("any", tier_data.formats[kind], kind, nodes)
+    assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
+    for one in found:
+        if has_ucx():
+            assert (one["store"]["transport"], one["store"]["no_ucx"]) == ("ucx", None)
+            assert one["store"]["ucx_transports"]
+        else:
+            assert one["store"]["transport"] == "tcp"
+            assert "libucp.so.0 cannot be loaded" in one["store"]["no_ucx"]
+
+
+def test_ucx_without_rdma_is_refused_with_its_transports(tier_data, plain, forcing_ucx):
+    if not has_ucx():
+        pytest.skip("the UCX library is not installed")
+    found = forcing_ucx("load", tier_data.formats["raw"], "raw", [0, 1])
+    assert [one["steps"] for one in found] == plain("raw", "shuffle", [0, 1])
+    for one in found:
+        assert one["store"]["transport"] == "tcp"
+        assert re.search(r"UCX would use .*tcp.*, and no rc or dc", one["store"]["no_ucx"])
+
+
+@pytest.mark.parametrize("differs", ["bytes", "records"])
+def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_path, differs):
+    path = tier_data.formats["raw"]
+    other = tmp_path / path.name
+    data = bytearray(path.read_bytes())
+    if differs == "records":
+        del data[-SAMPLE_BYTES:]
+    else:
+        data[SAMPLE_BYTES] ^= 1
+    other.write_bytes(data)
+    options = {"batch_size": 6, "order": "shuffle", "memory": MEMORY, "strategy": "store"}
+    options |= {"timeout": 30}
+    ranks = pool.begin(
+        2,
+        tiers.deliver,
+        lambda rank: {"path": str((path, other)[rank])},
+        nodes=[0, 1],
+        over="tcp",
+        opening=opening("raw"),
+        options=options,
+    )
+    for outcome in pool.outcomes(ranks):
+        assert isinstance(outcome, Raised), outcome
+        assert "data set" in outcome.trace or "differ" in outcome.trace
 
 
 def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):
@@ -169,6 +314,14 @@ def test_options_that_make_no_sense_with_a_store_are_refused():
         ({"on_lost": "source"}, "on_lost"),
         ({"store": "auto", "on_lost": "never"}, "on_lost"),
         ({"store": "much"}, "store"),
+        ({"store": "auto", "fetch_buffers": 0}, "fetch_buffers"),
+        ({"store": "auto", "fetch_buffers": 65}, "fetch_buffers"),
+        ({"store": "auto", "fetch_buffers": "many"}, "fetch_buffers"),
+        ({"store": "auto", "fetch_bytes": "1KiB"}, "fetch_bytes"),
+        ({"store": "auto", "fetch_bytes": "2GiB"}, "fetch_bytes"),
+        ({"store": "auto", "fetch_bytes": "small"}, "fetch_bytes"),
+        ({"fetch_buffers": 2}, "fetch_buffers"),
+        ({"fetch_bytes": "1MiB"}, "fetch_bytes"),
         ({"store": 5}, "store"),
     ):
         with pytest.raises(forebay.OptionError, match=words):

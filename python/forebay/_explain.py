@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Streaming, Tiers
+from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Store, Streaming, Tiers
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -248,8 +248,17 @@ def _store(config: Config) -> Iterator[str]:
     if store is None:
         return
     chunks = max(1, store.chunks)
-    others = f"; {store.nodes - 1} other node(s) serve theirs over TCP" if store.nodes > 1 else ""
-    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}{others}"
+    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}"
+    if store.nodes > 1:
+        yield (
+            f"store: {store.nodes - 1} other node(s) serve theirs over {_transport(store)}; up to "
+            f"{store.fetch_buffers} requests to each are in flight, of up to {_large(store.fetch_bytes)}"
+        )
+    if store.probe is not None:
+        yield (
+            f"store: a probe of the network fetched {store.probe.rate_mib_s:,.0f} MiB/s from the next node, with a round "
+            f"trip of {store.probe.round_trip_us:,.0f} us; the slowest node fetched {store.probe.slowest_rate_mib_s:,.0f} MiB/s"
+        )
     rest = store.chunks - store.held_chunks
     if rest:
         yield (
@@ -262,6 +271,12 @@ def _store(config: Config) -> Iterator[str]:
         yield f"store: {_large(store.kept_bytes)} of the share came from the store daemon of this node"
     if store.is_kept:
         yield "store: the store daemon of this node keeps the share for later jobs"
+
+
+def _transport(store: Store) -> str:
+    if store.transport == "ucx":
+        return f"UCX ({', '.join(store.ucx_transports)})"
+    return f"TCP (not UCX: {store.no_ucx})"
 
 
 def _tiers(config: Config) -> Iterator[str]:

@@ -29,6 +29,7 @@ __all__ = [
     "Reading",
     "ShuffleQuality",
     "Store",
+    "StoreProbe",
     "Streaming",
     "TierLevel",
     "Tiers",
@@ -325,6 +326,18 @@ class Tiers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProbe:
+    """What the network between the nodes carried while the loader was made."""
+
+    rate_mib_s: float
+    """Rate at which this node fetched from the next one [MiB/s]."""
+    round_trip_us: float
+    """Shortest time for a request of one byte to it [us]."""
+    slowest_rate_mib_s: float
+    """The lowest such rate of all nodes [MiB/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """The in-memory store: what the nodes of the job hold."""
 
@@ -345,7 +358,17 @@ class Store:
     is_kept: bool
     """Whether the store daemon keeps the share for later jobs."""
     transport: str | None
-    """How nodes fetch from each other: ``tcp``; None on one node."""
+    """How this rank fetches from other nodes: ``tcp`` or ``ucx``; None on one node."""
+    ucx_transports: tuple[str, ...]
+    """With ``ucx``, its transports."""
+    no_ucx: str | None
+    """Why UCX is not used; None if it is, and on one node."""
+    probe: StoreProbe | None
+    """A short measurement of the network; None on one node, or if it failed."""
+    fetch_buffers: int
+    """Requests that a rank has in flight to each other node, at most."""
+    fetch_bytes: int
+    """Largest request [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,11 +468,16 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
         reading=Reading(**found["reading"]),
         memory=Memory(**found["memory"]),
         tiers=_tiers(found["tiers"]) if found["tiers"] is not None else None,
-        store=Store(**found["store"]) if found["store"] is not None else None,
+        store=_store(found["store"]) if found["store"] is not None else None,
         linked_nodes=found["linked_nodes"],
         fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
         now=Now(**found["now"]),
     )
+
+
+def _store(found: Mapping[str, Any]) -> Store:
+    probe = StoreProbe(**found["probe"]) if found["probe"] is not None else None
+    return Store(**{**found, "probe": probe, "ucx_transports": tuple(found["ucx_transports"] or ())})
 
 
 def _tiers(found: Mapping[str, Any]) -> Tiers:

@@ -296,6 +296,13 @@ class Strategy:
     on_lost : {"raise", "source"}
         With ``store``, what happens where the share of another node is lost. ``raise``: an error
         that names the node and the step. ``source``: its samples are read from the source.
+    fetch_buffers : int or "auto"
+        With ``store``, how many requests a rank has in flight to each other node, at most; 1 to 64.
+        ``auto``: 4. There is one request per node and step, so as many steps are in flight, up to
+        ``batch_buffers`` - 1.
+    fetch_bytes : int or str
+        With ``store``, the largest request to another node: bytes, a string such as ``"1MiB"``, or
+        ``"auto"``: 64 MiB; 4 KiB to 1 GiB. A step that needs more of a node takes several requests.
 
     Raises
     ------
@@ -313,10 +320,13 @@ class Strategy:
     prefetch_windows: int | None = None
     store: int | str | None = None
     on_lost: str = "raise"
+    fetch_buffers: int | str = AUTO
+    fetch_bytes: int | str = AUTO
 
     def __post_init__(self) -> None:
-        if isinstance(self.store, str) and self.store != AUTO:
-            object.__setattr__(self, "store", parse_bytes("Strategy(store=)", self.store))
+        for name in ("store", "fetch_bytes"):
+            if isinstance(value := getattr(self, name), str) and value != AUTO:
+                object.__setattr__(self, name, parse_bytes(f"Strategy({name}=)", value))
         _check_fields(self, "strategy")
         _native.check_strategy(json.dumps(asdict(self)))
 

@@ -8,6 +8,8 @@
 //!   it needs.
 //! - `share:lose:N` makes the leader of a node withdraw its share of an in-memory store after its
 //!   N-th batch.
+//! - `ucx:any` lets the store use UCX over any transport; `ucx:load` lets it look for RDMA without
+//!   a device.
 //!
 //! Without the variable a failpoint costs one load. An invalid value is an error when a loader is
 //! created.
@@ -31,11 +33,21 @@ pub enum StopPoint {
     Broadcast,
 }
 
+/// What the store accepts of UCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForcedUcx {
+    /// Any transport.
+    AnyTransport,
+    /// No device, but RDMA.
+    AnyDevice,
+}
+
 #[derive(Debug)]
 enum Failpoint {
     Stop { point: StopPoint, left: AtomicU64 },
     WrongGuesses,
     LoseShare { left: AtomicU64 },
+    Ucx(ForcedUcx),
 }
 
 impl FromStr for Failpoint {
@@ -44,12 +56,14 @@ impl FromStr for Failpoint {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "{VARIABLE}: expected guess:wrong, share:lose:N, or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
+                "{VARIABLE}: expected guess:wrong, share:lose:N, ucx:any, ucx:load, or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
                  found {text:?}"
             )
         };
         let parts: Vec<&str> = text.split(':').collect();
         let (name, count) = match parts[..] {
+            ["ucx", "any"] => return Ok(Self::Ucx(ForcedUcx::AnyTransport)),
+            ["ucx", "load"] => return Ok(Self::Ucx(ForcedUcx::AnyDevice)),
             ["guess", "wrong"] => return Ok(Self::WrongGuesses),
             ["share", "lose", count] => {
                 let left = count.parse().ok().filter(|count| *count > 0).ok_or_else(expected)?;
@@ -106,6 +120,15 @@ pub fn spoils_guesses() -> bool {
     matches!(wanted(), Ok(Some(Failpoint::WrongGuesses)))
 }
 
+/// What the store accepts of UCX, beyond RDMA.
+#[must_use]
+pub fn forces_ucx() -> Option<ForcedUcx> {
+    match wanted() {
+        Ok(Some(Failpoint::Ucx(forced))) => Some(*forced),
+        _ => None,
+    }
+}
+
 /// Whether the share of this node is to be withdrawn now; called once for each batch.
 #[must_use]
 pub fn loses_share() -> bool {
@@ -126,6 +149,8 @@ mod tests {
         assert_eq!(stop("stop:cursor"), Some((StopPoint::Cursor, 1)));
         assert_eq!(stop("stop:scan:20"), Some((StopPoint::Scan, 20)));
         assert!(matches!("guess:wrong".parse(), Ok(Failpoint::WrongGuesses)));
+        assert!(matches!("ucx:any".parse(), Ok(Failpoint::Ucx(ForcedUcx::AnyTransport))));
+        assert!(matches!("ucx:load".parse(), Ok(Failpoint::Ucx(ForcedUcx::AnyDevice))));
         assert!(matches!("share:lose:3".parse(), Ok(Failpoint::LoseShare { .. })));
         for wrong in [
             "stop",

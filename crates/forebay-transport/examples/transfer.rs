@@ -12,7 +12,7 @@
 //!
 //! | Mode | What each client does |
 //! |---|---|
-//! | `bare` | `readv` what the server sends by `sendmsg`: the same parts of memory, no requests, no protocol |
+//! | `bare` | `readv` of what the server sends by `sendmsg`: the same memory, no requests |
 //! | `sendfile` | the same, but the server sends each sample by `sendfile` from the sealed memory |
 //! | `fetch` | one request per batch, `in_flight` of them |
 //! | `unchecked` | the same without checksums |

@@ -299,5 +299,6 @@ fn admit(node: &Arc<Node>, hello: &Hello) -> Result<(Arc<Exported>, Admission), 
     if exported.data_set != hello.data_set {
         return Err(Refusal::DataSet);
     }
-    Ok((exported, node.admit().ok_or(Refusal::Connections)?))
+    let admission = node.admit(&exported).ok_or(Refusal::Connections)?;
+    Ok((exported, admission))
 }

@@ -9,6 +9,10 @@ use forebay_host::ThreadError;
 use crate::auth::VERSION;
 use crate::refusal::Refusal;
 
+/// Advice where a node does not answer at its addresses.
+pub const UNREACHABLE_HINT: &str = "the process may have ended, its output may say why; else a firewall stands \
+     between the nodes, or FOREBAY_INTERFACE has to name the network that they share";
+
 /// Failure of a transfer, of a connection, or of a server.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -158,10 +162,7 @@ impl TransportError {
             Self::Refused { refusal: Refusal::Version, .. } | Self::Version { .. } => {
                 Some("install the same version of Forebay on all nodes")
             }
-            Self::Unreachable { .. } => Some(
-                "the process may have ended, its output may say why; else a firewall stands between the nodes, or \
-                 FOREBAY_INTERFACE has to name the network that they share",
-            ),
+            Self::Unreachable { .. } => Some(UNREACHABLE_HINT),
             Self::Threads(error) => Some(error.hint()),
             _ => None,
         }

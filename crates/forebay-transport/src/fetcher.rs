@@ -37,7 +37,7 @@ impl Destination {
     /// for writes, and nothing else may read or write it. It is released when
     /// - `fetch` returns an error,
     /// - [`Fetcher::wait`] for its ticket returns anything but [`TransportError::Deadline`],
-    /// - the peer is connected again (`TcpFetcher::reconnect`), or
+    /// - the peer is connected again ([`Fetcher::reconnect`]), or
     /// - the fetcher is dropped.
     ///
     /// Destinations of one fetcher that are claimed at the same time must not overlap.
@@ -84,6 +84,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// A ticket of an implementation of [`Fetcher`] elsewhere; it gives the numbers their meaning.
+    pub fn numbered(peer: Peer, step: u64, generation: u64, number: u64) -> Self {
+        Self { peer, step, generation, number }
+    }
+
     /// The peer that was asked.
     pub fn peer(self) -> Peer {
         self.peer
@@ -108,4 +113,8 @@ pub trait Fetcher: Send + Sync {
     /// [`TransportError::Deadline`] leaves the request in flight; wait again. Any other error is
     /// of the connection, and all its requests fail with it.
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<(), TransportError>;
+
+    /// Ends the connection to a peer, releases the memory of its requests, and begins to connect
+    /// again. Its tickets become stale.
+    fn reconnect(&self, peer: Peer) -> Result<(), TransportError>;
 }

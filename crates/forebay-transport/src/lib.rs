@@ -4,7 +4,7 @@
 //! other nodes through a [`Fetcher`], straight into memory that they have claimed.
 //!
 //! - [`Fetcher`] is the seam: one request per peer and step, several in flight. [`TcpFetcher`]
-//!   implements it over TCP.
+//!   implements it over TCP, [`UcxFetcher`] by one-sided reads where the network has RDMA.
 //! - [`Exporter`] serves [`Share`]s with one or two threads, straight from their memory, and gives
 //!   every client the same share of them.
 //! - `auth.rs`, `request.rs` and `answer.rs` describe the protocol to the byte.
@@ -35,15 +35,17 @@ mod request;
 mod share;
 mod socket;
 mod tcp_fetcher;
+mod ucx;
 #[doc(hidden)]
 pub mod untrusted;
 mod worker;
 
 pub use auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
-pub use error::TransportError;
-pub use exporter::{Exporter, ExporterOptions};
+pub use error::{TransportError, UNREACHABLE_HINT};
+pub use exporter::{Exporter, ExporterOptions, server_threads};
 pub use fetcher::{Destination, Fetcher, Peer, Piece, Ticket};
 pub use refusal::Refusal;
 pub use request::{MAX_ANSWER_BYTES, MAX_COUNT};
 pub use share::Share;
 pub use tcp_fetcher::{FetcherOptions, PeerAddress, TcpFetcher};
+pub use ucx::{Ucx, UcxExporter, UcxFetcher, UcxPeer, UcxPolicy};

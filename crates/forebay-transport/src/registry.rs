@@ -14,6 +14,8 @@ pub(crate) struct Exported {
     pub(crate) data_set: DataSetDigest,
     /// Its connections are to be closed.
     pub(crate) withdrawn: AtomicBool,
+    /// Authenticated connections to it.
+    clients: AtomicUsize,
 }
 
 impl fmt::Debug for Exported {
@@ -55,7 +57,8 @@ impl Node {
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         let free = !shares.contains_key(&store);
         if free {
-            let exported = Exported { share, data_set, withdrawn: AtomicBool::new(false) };
+            let exported =
+                Exported { share, data_set, withdrawn: AtomicBool::new(false), clients: AtomicUsize::new(0) };
             shares.insert(store, Arc::new(exported));
         }
         free
@@ -74,10 +77,17 @@ impl Node {
         self.shares.read().unwrap_or_else(PoisonError::into_inner).get(&store).cloned()
     }
 
-    /// Counts an authenticated connection; `None` if there are too many.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admission> {
-        let admission = Admission(Arc::clone(self));
-        (self.connections.fetch_add(1, Ordering::Relaxed) < self.max_connections).then_some(admission)
+    /// Counts an authenticated connection to a share; `None` if there are too many.
+    pub(crate) fn admit(self: &Arc<Self>, exported: &Arc<Exported>) -> Option<Admission> {
+        exported.clients.fetch_add(1, Ordering::Relaxed);
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let admission = Admission { node: Arc::clone(self), exported: Arc::clone(exported) };
+        (before < self.max_connections).then_some(admission)
+    }
+
+    /// Number of authenticated connections to the share of a store.
+    pub(crate) fn clients(&self, store: StoreId) -> usize {
+        self.share(store).map_or(0, |exported| exported.clients.load(Ordering::Relaxed))
     }
 
     /// Number of authenticated connections.
@@ -88,10 +98,59 @@ impl Node {
 
 /// Counts one authenticated connection until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Admission(Arc<Node>);
+pub(crate) struct Admission {
+    node: Arc<Node>,
+    exported: Arc<Exported>,
+}
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.exported.clients.fetch_sub(1, Ordering::Relaxed);
+        self.node.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Secret;
+
+    const STORES: [StoreId; 2] = [StoreId(0), StoreId(1)];
+    const MAX_CONNECTIONS: usize = 3;
+
+    #[test]
+    fn threads_that_add_remove_and_admit_never_exceed_the_limit_and_leave_no_count() {
+        let authenticator = Authenticator::new(&Secret::new([1; 32]));
+        let node = Arc::new(Node::new(0, authenticator, MAX_CONNECTIONS, 1));
+        let share = Arc::new(vec![1_u8; 10]);
+        let data_set = DataSetDigest([0; 32]);
+        let admitted = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..6_usize {
+                let (node, share, admitted) = (&node, &share, &admitted);
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        let store = STORES[(thread + round) % 2];
+                        if thread == 0 {
+                            node.add(store, Arc::clone(share) as Arc<dyn Share>, data_set);
+                            node.remove(STORES[round % 2]);
+                            continue;
+                        }
+                        let Some(exported) = node.share(store) else { continue };
+                        if let Some(admission) = node.admit(&exported) {
+                            assert!(admitted.fetch_add(1, Ordering::SeqCst) < MAX_CONNECTIONS);
+                            std::thread::yield_now();
+                            admitted.fetch_sub(1, Ordering::SeqCst);
+                            drop(admission);
+                        }
+                    }
+                });
+            }
+        });
+        for store in STORES {
+            node.remove(store);
+        }
+        assert_eq!(node.connections(), 0);
+        assert_eq!(Arc::strong_count(&share), 1, "no connection keeps a share that was removed");
     }
 }

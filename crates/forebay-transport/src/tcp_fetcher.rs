@@ -1,7 +1,7 @@
 //! Fetches over TCP: one connection of this rank to each peer.
 //!
 //! Threads connect in the background while requests can already be queued. Each peer fails on its
-//! own; [`TcpFetcher::reconnect`] replaces its connection.
+//! own; [`Fetcher::reconnect`] replaces its connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -164,13 +164,6 @@ impl TcpFetcher {
     pub fn share_bytes(&self, peer: Peer, deadline: Instant) -> Result<u64, TransportError> {
         self.link(peer)?.connection(deadline)
     }
-
-    /// Ends the connection to a peer, releases the memory of its requests, and begins to connect
-    /// again. Its tickets become stale.
-    pub fn reconnect(&self, peer: Peer) -> Result<(), TransportError> {
-        let generation = self.link(peer)?.reset();
-        self.connect([(peer.0, generation)].into())
-    }
 }
 
 impl Shared {
@@ -201,6 +194,11 @@ impl Fetcher for TcpFetcher {
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<(), TransportError> {
         self.link(ticket.peer)?.wait(ticket, deadline)
+    }
+
+    fn reconnect(&self, peer: Peer) -> Result<(), TransportError> {
+        let generation = self.link(peer)?.reset();
+        self.connect([(peer.0, generation)].into())
     }
 }
 

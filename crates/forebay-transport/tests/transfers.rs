@@ -791,6 +791,48 @@ fn a_peer_that_is_connected_again_while_a_thread_waits_gives_its_memory_back() {
     server.join().unwrap();
 }
 
+#[test]
+fn connections_that_are_made_again_meanwhile_mix_up_no_answers() {
+    let share = bytes_of(1 << 20, 11);
+    let exporter = serving(share.clone());
+    let fetcher = fetcher(&exporter);
+    fetcher.ready(soon()).unwrap();
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (fetcher, share, done) = (&fetcher, &share, &done);
+            scope.spawn(move || {
+                let mut answered = 0;
+                let mut step = 0;
+                while answered < 100 {
+                    let extents = [(thread * 1000 + step % 997, 3000), (500_000 + step % 997 * 100, 20_000)];
+                    match fetch(fetcher, step, &extents) {
+                        Ok(found) => {
+                            assert_eq!(found, expected(share, &extents), "thread {thread}, step {step}");
+                            answered += 1;
+                        }
+                        Err(TransportError::Stale { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    step += 1;
+                }
+                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        while done.load(std::sync::atomic::Ordering::Relaxed) < 3 {
+            fetcher.reconnect(Peer(0)).unwrap();
+            fetcher.ready(soon()).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    drop(fetcher);
+    let deadline = soon();
+    while exporter.connections() > 0 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert_eq!((exporter.connections(), exporter.clients(STORE)), (0, 0));
+}
+
 /// Runs a test in a process of its own, as other tests open descriptors too; `true` in that
 /// process.
 fn runs_alone(name: &str) -> bool {

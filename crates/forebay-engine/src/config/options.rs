@@ -61,6 +61,10 @@ pub struct StrategyChoice {
     pub store: Option<StoreSize>,
     /// What happens where the share of another node is lost.
     pub on_lost: OnLost,
+    /// Requests of a rank in flight per node of a store.
+    pub fetch_buffers: AutoNumber,
+    /// Most bytes of one request to a node of a store \[bytes\].
+    pub fetch_bytes: AutoNumber,
 }
 
 impl StrategyChoice {
@@ -79,6 +83,12 @@ impl StrategyChoice {
             return Some(format!("locate={}", quoted(&self.locate)));
         }
         (self.access == AccessChoice::Mmap).then(|| format!("access={}", quoted(&self.access)))
+    }
+
+    /// A limit of requests to nodes of a store that the user gave.
+    fn fetch_limit(&self) -> Option<(&'static str, u64)> {
+        let limits = [("fetch_buffers", self.fetch_buffers), ("fetch_bytes", self.fetch_bytes)];
+        limits.into_iter().find_map(|(name, limit)| limit.given().map(|number| (name, number)))
     }
 
     /// Checks which values go together.
@@ -112,6 +122,8 @@ impl StrategyChoice {
             }
         } else if self.on_lost != OnLost::Raise {
             return wrong("Strategy(on_lost=\"source\") without store=".into(), "add store=\"auto\"");
+        } else if let Some((name, number)) = self.fetch_limit() {
+            return wrong(format!("Strategy({name}={number}) without store="), "add store=\"auto\"");
         }
         if self.direct == Some(true) && self.access == AccessChoice::Mmap {
             return wrong(
@@ -157,6 +169,33 @@ pub enum Stagger {
     Groups(u32),
     /// The number that measures best.
     Measured(Auto),
+}
+
+/// A number, or the engine's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AutoNumber {
+    /// This number.
+    Given(u64),
+    /// The engine's choice.
+    Chosen(Auto),
+}
+
+impl AutoNumber {
+    /// The number that the user gave.
+    #[must_use]
+    pub fn given(self) -> Option<u64> {
+        match self {
+            Self::Given(number) => Some(number),
+            Self::Chosen(Auto::Auto) => None,
+        }
+    }
+}
+
+impl Default for AutoNumber {
+    fn default() -> Self {
+        Self::Chosen(Auto::Auto)
+    }
 }
 
 /// The word `auto`.

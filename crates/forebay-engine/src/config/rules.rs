@@ -3,6 +3,7 @@
 
 use forebay_plan::config::MAX_READERS;
 use forebay_tier::{CHUNK_BYTES, PIECE_BYTES};
+use forebay_transport::MAX_ANSWER_BYTES;
 use serde_json::Value;
 
 /// Most samples per step, groups, windows and the like: more than any machine holds.
@@ -15,6 +16,10 @@ const MAX_SECONDS: f64 = 1e9;
 const MAX_COPY_THREADS: u64 = 64;
 /// Batch buffers per rank.
 const MAX_BUFFERS: u64 = 64;
+/// Requests of a rank in flight per node: more than any network needs to be full.
+const MAX_FETCH_BUFFERS: u64 = 64;
+/// Least limit of a request to another node \[bytes\]: below it, headers cost more than samples.
+const MIN_FETCH_BYTES: u64 = 4 << 10;
 
 enum Rule {
     /// An integer in a range, or one of some words.
@@ -71,6 +76,8 @@ const RULES: &[(&str, Rule)] = &[
     ("strategy.prefetch_windows", COUNT),
     ("strategy.store", Rule::Integer(CHUNK_BYTES, MAX_BYTES, &["auto"])),
     ("strategy.on_lost", Rule::OneOf(&["raise", "source"])),
+    ("strategy.fetch_buffers", Rule::Integer(1, MAX_FETCH_BUFFERS, &["auto"])),
+    ("strategy.fetch_bytes", Rule::Integer(MIN_FETCH_BYTES, MAX_ANSWER_BYTES, &["auto"])),
 ];
 
 /// Returns what was expected of the option, or `None` if the value is valid. A value that JSON

@@ -17,7 +17,7 @@ use crate::loader::Engine;
 use crate::mesh::FailureSink;
 use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level, STORE_LEVEL_NAMES};
 use crate::shm::region::RankSlot;
-use crate::store::StorePlan;
+use crate::store::{RequestLimits, Store, StorePlan};
 
 /// Values of [`LEVEL_COLUMNS`].
 pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
@@ -158,7 +158,7 @@ impl Engine {
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
             "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
-            "store": context.store_plan.as_ref().map(store),
+            "store": context.store_plan.as_ref().zip(context.store.as_ref()).map(|both| store(both, &context.options)),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),
@@ -235,8 +235,9 @@ impl Engine {
 }
 
 /// The in-memory store.
-fn store(plan: &StorePlan) -> Value {
+fn store((plan, store): (&StorePlan, &Store), options: &Options) -> Value {
     let (chunks, held, own) = plan.chunks();
+    let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
     json!({
         "nodes": plan.nodes(),
         "chunks": chunks,
@@ -246,7 +247,12 @@ fn store(plan: &StorePlan) -> Value {
         "loaded_bytes": plan.loaded_bytes,
         "kept_bytes": plan.kept_bytes,
         "is_kept": plan.is_kept,
-        "transport": (plan.nodes() > 1).then_some("tcp"),
+        "transport": store.ucx().map(|ucx| if ucx.is_ok() { "ucx" } else { "tcp" }),
+        "ucx_transports": store.ucx().and_then(|ucx| ucx.as_ref().ok()),
+        "no_ucx": store.ucx().and_then(|ucx| ucx.as_ref().err()),
+        "probe": plan.probe,
+        "fetch_buffers": limits.buffers,
+        "fetch_bytes": limits.bytes,
     })
 }
 

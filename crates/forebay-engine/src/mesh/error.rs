@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use forebay_host::ThreadError;
+use forebay_transport::UNREACHABLE_HINT;
 
 use crate::base::failure::PeerFailure;
 
@@ -99,10 +100,7 @@ impl LinkError {
             Self::Missing { .. } => {
                 Some("making a loader is collective over all ranks that share a communicator")
             }
-            Self::Unreachable { .. } => Some(
-                "the process may have ended, its output may say why; else a firewall stands between the nodes, or \
-                 FOREBAY_INTERFACE has to name the network that they share",
-            ),
+            Self::Unreachable { .. } => Some(UNREACHABLE_HINT),
             Self::Threads(error) => Some(error.hint()),
             _ => None,
         }

@@ -17,7 +17,8 @@ use crate::pipeline::{gather, planner, reader, root};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
 
-/// Gather threads of a rank with an in-memory store: as many steps are in flight.
+/// Gather threads of a rank with an in-memory store, at least: each has a step in flight, or copies
+/// while others have.
 const STORE_THREADS: usize = 4;
 
 /// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are
@@ -61,9 +62,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     } else {
         let threads = gather_threads(context.region.layout().ranks, context.region.layout().buffers);
         // They wait for other nodes most of the time.
-        let of_store =
-            context.store.is_some().then(|| STORE_THREADS.min(context.region.layout().buffers - 1));
-        threads.max(of_store.unwrap_or(0))
+        let of_store = context.store.as_ref().map(|store| store.fetch_buffers().max(STORE_THREADS));
+        threads.max(of_store.unwrap_or(0).min(context.region.layout().buffers - 1))
     };
     for gatherer in 0..gatherers {
         match session.spawn("gather", Kind::Gathers, |session| gather::run(session)) {

@@ -12,8 +12,7 @@ use forebay_io::{At, ShardFiles};
 use forebay_plan::StoreLayout;
 use forebay_tier::{CHUNK_BYTES, ChunkMap};
 use forebay_transport::{
-    Destination, Fetcher, FetcherOptions, MAX_COUNT, Peer, PeerAddress, Piece, Secret, TcpFetcher,
-    TransportError,
+    Destination, FetcherOptions, MAX_COUNT, Peer, Piece, Secret, TcpFetcher, TransportError,
 };
 use forebay_types::{Extent, Rank};
 
@@ -21,13 +20,9 @@ use crate::config::options::{OnLost, Options};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
+use crate::store::requests::{Failed, Request, RequestLimits, Requests};
 use crate::store::setup::{STORE, StorePlan};
-
-/// Most bytes of one request \[bytes\]: what is larger becomes several.
-const REQUEST_BYTES: u64 = 64 << 20;
-
-/// Most requests in flight per peer, of all threads of the rank.
-const MAX_IN_FLIGHT: usize = 64;
+use crate::store::ucx::Fetchers;
 
 /// How often a wait checks whether to go on.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -47,14 +42,6 @@ pub(crate) struct Want {
     pub(crate) into: NonNull<u8>,
 }
 
-/// Why bytes did not come.
-pub(crate) enum Failed {
-    /// The caller wants them no more.
-    Stopped,
-    /// This node does not answer.
-    Node(usize, TransportError),
-}
-
 /// See the module header.
 pub(crate) struct Store {
     layout: StoreLayout,
@@ -62,11 +49,15 @@ pub(crate) struct Store {
     share: Map,
     own_node: usize,
     /// `None` on a single node, and once the store is closed.
-    fetcher: RwLock<Option<TcpFetcher>>,
+    fetcher: RwLock<Option<Fetchers>>,
+    /// UCX's transports, if it is used; else why not. `None` on a single node.
+    ucx: Option<Result<Vec<String>, String>>,
     /// Number of each node among the peers.
     peers: Vec<Option<Peer>>,
     /// Name of each node among the peers.
     names: Vec<Option<String>>,
+    limits: RequestLimits,
+    requests: Requests,
     /// Nodes whose shares are not used any more.
     lost: Vec<AtomicBool>,
     on_lost: OnLost,
@@ -88,19 +79,21 @@ impl Store {
         for peer in &plan.peers {
             names[peer.node] = Some(peer.name.clone());
             peers[peer.node] = Some(Peer(addresses.len()));
-            addresses.push(PeerAddress {
-                name: peer.name.clone(),
-                node: peer.node as u32,
-                addresses: peer.addresses.clone(),
-            });
+            addresses.push(peer.address());
         }
+        let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
+        let requests = Requests::new(addresses.len(), limits);
+        let mut ucx = None;
         let fetcher = if addresses.is_empty() {
             None
         } else {
             let identity = (STORE, plan.data_set());
             let rank = Rank(options.rank);
             let fetching = FetcherOptions::new(rank, Secret::new(plan.secret), identity, addresses);
-            Some(TcpFetcher::new(FetcherOptions { max_in_flight: MAX_IN_FLIGHT, ..fetching })?)
+            let tcp = TcpFetcher::new(FetcherOptions { max_in_flight: limits.buffers, ..fetching })?;
+            let (fetchers, no_ucx) = Fetchers::new(tcp, plan.ucx_peers(), limits.buffers);
+            ucx = Some(fetchers.transports().ok_or(no_ucx.unwrap_or_default()));
+            Some(fetchers)
         };
         Ok(Self {
             layout: plan.layout(),
@@ -108,7 +101,10 @@ impl Store {
             share,
             own_node: plan.own_node,
             names,
+            limits,
+            requests,
             fetcher: RwLock::new(fetcher),
+            ucx,
             lost: plan.slots.iter().map(|_| AtomicBool::new(false)).collect(),
             peers,
             on_lost: options.strategy.on_lost,
@@ -121,7 +117,7 @@ impl Store {
         let Some(fetcher) = &*fetcher else { return Ok(()) };
         let end = Instant::now() + within;
         loop {
-            match fetcher.ready(Instant::now() + CHECK_INTERVAL) {
+            match fetcher.tcp.ready(Instant::now() + CHECK_INTERVAL) {
                 Err(TransportError::NotConnected { .. }) if caller.interrupted() => {
                     return Err(Error::Interrupted);
                 }
@@ -208,50 +204,28 @@ impl Store {
         let mut requests = 0;
         while !wants.is_empty() {
             // Two places for the same bytes are two requests.
-            let mut later = Vec::new();
-            let mut tickets = Vec::new();
-            let mut failed = None;
+            let (mut later, mut now) = (Vec::new(), Vec::new());
             for wants in wants.chunk_by(|one, other| one.part.node == other.part.node) {
                 let node = wants[0].part.node;
-                for pieces in requests_of(wants, &mut later) {
-                    let peer = self.peers[node].unwrap_or(Peer(usize::MAX));
-                    match fetcher.fetch(peer, step, &pieces) {
-                        Ok(ticket) => tickets.push((node, ticket)),
-                        Err(error) => {
-                            failed.get_or_insert(Failed::Node(node, error));
-                        }
-                    }
-                    requests += 1;
-                }
+                let peer = self.peers[node].unwrap_or(Peer(usize::MAX));
+                let pieces = requests_of(wants, self.limits.bytes, &mut later);
+                now.extend(pieces.into_iter().map(|pieces| Request { node, peer, pieces }));
             }
-            for (node, ticket) in tickets {
-                loop {
-                    match fetcher.wait(ticket, Instant::now() + CHECK_INTERVAL) {
-                        Ok(()) => break,
-                        Err(TransportError::Deadline { .. } | TransportError::NotConnected { .. })
-                            if !stop() => {}
-                        Err(
-                            error @ (TransportError::Deadline { .. } | TransportError::NotConnected { .. }),
-                        ) => {
-                            // Takes back the memory.
-                            let _ = fetcher.reconnect(ticket.peer());
-                            drop(error);
-                            failed.get_or_insert(Failed::Stopped);
-                            break;
-                        }
-                        Err(error) => {
-                            failed.get_or_insert(Failed::Node(node, error));
-                            break;
-                        }
-                    }
-                }
-            }
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
+            requests += now.len() as u64;
+            self.requests.run(fetcher.active(), step, now, stop)?;
             wants = later;
         }
         Ok(requests)
+    }
+
+    /// UCX's transports, if it is used; else why not. `None` on a single node.
+    pub(crate) fn ucx(&self) -> Option<&Result<Vec<String>, String>> {
+        self.ucx.as_ref()
+    }
+
+    /// Most requests of this rank in flight per node.
+    pub(crate) fn fetch_buffers(&self) -> usize {
+        self.limits.buffers
     }
 
     /// Closes the connections to other nodes.
@@ -272,8 +246,9 @@ impl Store {
     }
 }
 
-/// The pieces of each request to a node; what overlaps an earlier piece goes into `later`.
-fn requests_of(wants: &[Want], later: &mut Vec<Want>) -> Vec<Vec<Piece>> {
+/// The pieces of each request to a node, of up to `request_bytes`; larger wants are cut. What
+/// overlaps an earlier want goes into `later`.
+fn requests_of(wants: &[Want], request_bytes: u64, later: &mut Vec<Want>) -> Vec<Vec<Piece>> {
     let mut requests: Vec<Vec<Piece>> = Vec::new();
     let (mut end, mut bytes) = (0, u64::MAX);
     for Want { part, into } in wants {
@@ -282,17 +257,22 @@ fn requests_of(wants: &[Want], later: &mut Vec<Want>) -> Vec<Vec<Piece>> {
             continue;
         }
         end = part.offset + part.length;
-        let is_full = requests.last().is_none_or(|pieces| pieces.len() >= MAX_COUNT);
-        if is_full || bytes.saturating_add(part.length) > REQUEST_BYTES {
-            requests.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += part.length;
-        // SAFETY: who made the want claimed the memory until `Store::fetch` returns, which waits
-        // for each ticket or takes the memory back.
-        let into = unsafe { Destination::new(*into, part.length as usize) };
-        if let Some(pieces) = requests.last_mut() {
-            pieces.push(Piece { offset: part.offset, into });
+        let mut done = 0;
+        while done < part.length {
+            let length = (part.length - done).min(request_bytes);
+            let is_full = requests.last().is_none_or(|pieces| pieces.len() >= MAX_COUNT);
+            if is_full || bytes.saturating_add(length) > request_bytes {
+                requests.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += length;
+            // SAFETY: who made the want claimed the memory of its whole part until `Store::fetch`
+            // returns, which waits for each request or takes the memory back.
+            let into = unsafe { Destination::new(into.add(done as usize), length as usize) };
+            if let Some(pieces) = requests.last_mut() {
+                pieces.push(Piece { offset: part.offset + done, into });
+            }
+            done += length;
         }
     }
     requests

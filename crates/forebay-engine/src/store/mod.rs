@@ -6,7 +6,8 @@
 //! - `load`: reads a share from the files.
 //! - `daemon`: keeps shares between jobs. `keeping`: what a leader does with it.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
-//!   those of other nodes.
+//!   those of other nodes; `requests` limits how many are in flight.
+//! - `ucx`: whether UCX takes the place of TCP; `probe` measures the network between the nodes.
 //!
 //! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
 //! whole or not at all. What no share holds is read from the source.
@@ -15,7 +16,11 @@ mod client;
 pub(crate) mod daemon;
 mod keeping;
 mod load;
+mod probe;
+mod requests;
 mod setup;
+mod ucx;
 
-pub(crate) use client::{Failed, Part, Store, Want};
+pub(crate) use client::{Part, Store, Want};
+pub(crate) use requests::{Failed, RequestLimits};
 pub(crate) use setup::{MadeStore, Server, StorePlan, StoreQuestion, exchange, set_up};

@@ -8,6 +8,7 @@
 //! The other ranks of a node get the plan and the memory of the share with the leader's reply.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,11 @@ use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
 use forebay_tier::CHUNK_BYTES;
-use forebay_transport::{DataSetDigest, Exporter, ExporterOptions, Secret, StoreId};
+use forebay_transport::{
+    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, StoreId, UcxExporter, UcxPeer,
+    server_threads,
+};
+use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::Fallback;
@@ -29,6 +34,8 @@ use crate::host::Host;
 use crate::mesh::{Channel, Links};
 use crate::store::daemon::Connection;
 use crate::store::keeping::{Keeping, KeptRoom, Share, ShareSource};
+use crate::store::probe::{self, Probe};
+use crate::store::ucx;
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -62,6 +69,10 @@ pub(crate) struct StorePlan {
     pub(crate) kept_bytes: u64,
     /// Whether the store daemon keeps its share.
     pub(crate) is_kept: bool,
+    /// Why this node cannot use UCX.
+    pub(super) no_ucx: Option<String>,
+    /// What the network between the nodes carries; `None` on one node, or if it was not measured.
+    pub(crate) probe: Option<Probe>,
 }
 
 /// Another node.
@@ -70,6 +81,15 @@ pub(super) struct PeerPlan {
     pub(super) node: usize,
     pub(super) name: String,
     pub(super) addresses: Vec<SocketAddr>,
+    /// How UCX reads its share, or why it cannot.
+    pub(super) ucx: Result<Vec<u8>, String>,
+}
+
+impl PeerPlan {
+    pub(super) fn address(&self) -> PeerAddress {
+        let addresses = self.addresses.clone();
+        PeerAddress { name: self.name.clone(), node: self.node as u32, addresses }
+    }
 }
 
 /// What a store is made from.
@@ -88,6 +108,8 @@ pub(crate) struct StoreQuestion<'a> {
 pub(crate) struct Server {
     /// `None` on a single node.
     exporter: Option<Exporter>,
+    /// Lets others read the share, too.
+    _ucx: Option<UcxExporter>,
     /// Ranks of other nodes.
     clients: usize,
     /// The connection to the store daemon, which holds the share for it.
@@ -111,6 +133,11 @@ impl Server {
         }
     }
 
+    /// Ranks of other nodes that are connected.
+    fn connected(&self) -> usize {
+        self.exporter.as_ref().map_or(0, |exporter| exporter.clients(STORE))
+    }
+
     fn connections(&self) -> usize {
         self.exporter.as_ref().map_or(0, Exporter::connections)
     }
@@ -129,7 +156,7 @@ impl Server {
         caller: &dyn Host,
     ) -> Result<(), Error> {
         let begun = Instant::now();
-        while self.connections() < self.clients {
+        while self.connected() < self.clients {
             if let Some(failure) = links.and_then(Links::failure) {
                 return Err(failure.into());
             }
@@ -142,7 +169,7 @@ impl Server {
                     what: format!(
                         "waiting for ranks of other nodes to connect to the share of this one (expected {}, found {})",
                         self.clients,
-                        self.connections()
+                        self.connected()
                     ),
                 });
             }
@@ -176,6 +203,16 @@ impl StorePlan {
             hasher.update(&slots.to_le_bytes());
         }
         DataSetDigest(hasher.finalize().into())
+    }
+
+    /// How UCX reads the shares of all other nodes; else why this node, or one of them, cannot.
+    pub(super) fn ucx_peers(&self) -> Result<Vec<UcxPeer>, String> {
+        self.no_ucx.clone().map_or(Ok(()), Err)?;
+        let of = |peer: &PeerPlan| match &peer.ucx {
+            Ok(card) => Ok(UcxPeer { name: peer.name.clone(), card: card.clone() }),
+            Err(reason) => Err(format!("node {}: {reason}", peer.name)),
+        };
+        self.peers.iter().map(of).collect()
     }
 
     /// Nodes of the store.
@@ -227,6 +264,8 @@ pub(crate) fn set_up(
         loaded_bytes: 0,
         kept_bytes: 0,
         is_kept: false,
+        no_ucx: None,
+        probe: None,
     };
     let chunks = own_chunks(&plan.layout());
     let Share { memory: share, loaded, connection, fallback } = keeping.share(&chunks, (own_node, nodes))?;
@@ -234,31 +273,47 @@ pub(crate) fn set_up(
     plan.is_kept = connection.is_some();
     let daemon = Mutex::new(connection);
     let (Some(links), Some(spec)) = (links, &options.links) else {
-        let server = Server { exporter: None, clients: 0, daemon };
+        let server = Server { exporter: None, _ucx: None, clients: 0, daemon };
         return Ok(MadeStore { plan, share, server, fallback });
     };
     plan.secret = spec.secret.derive(PURPOSE);
     let own_endpoint = &spec.endpoints[own_node];
+    let clients = (options.size as usize).saturating_sub(options.local_ranks.len());
     let exporter = Exporter::start(&ExporterOptions {
         node: own_node as u32,
         secret: Secret::new(plan.secret),
         address: SocketAddr::new(own_endpoint.bind_address(), 0),
-        threads: 1,
-        max_connections: options.size as usize,
+        threads: server_threads(available_cores(), clients),
+        // And the leader that probes.
+        max_connections: options.size as usize + 1,
     })?;
-    let clients = (options.size as usize).saturating_sub(options.local_ranks.len());
     exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.data_set())?;
-    let ports: Vec<u16> = exchange(Some(links), &exporter.address().port(), caller)?;
+    probe::open(&exporter)?;
+    let by_ucx = ucx::export(Map::read_only(&share)?);
+    let card = by_ucx.as_ref().map(|exported| exported.card().to_vec()).map_err(Clone::clone);
+    plan.no_ucx = card.clone().err();
+    let served: Vec<(u16, Result<Vec<u8>, String>)> =
+        exchange(Some(links), &(exporter.address().port(), card), caller)?;
     plan.peers = (0..links.nodes())
         .filter(|node| *node != own_node)
         .map(|node| PeerPlan {
             node,
             name: links.facts().0[node].name.clone(),
-            addresses: spec.endpoints[node].at_port(ports[node]).reached_from(own_endpoint),
+            addresses: spec.endpoints[node].at_port(served[node].0).reached_from(own_endpoint),
+            ucx: served[node].1.clone(),
         })
         .collect();
-    let server = Server { exporter: Some(exporter), clients, daemon };
+    let next = plan.peers.iter().find(|peer| peer.node == (own_node + 1) % links.nodes());
+    let measured = next.and_then(|peer| probe::measure(peer.address(), Rank(options.rank), plan.secret));
+    plan.probe = Probe::of(&exchange(Some(links), &measured, caller)?, own_node);
+    probe::close(&exporter);
+    let server = Server { exporter: Some(exporter), _ucx: by_ucx.ok(), clients, daemon };
     Ok(MadeStore { plan, share, server, fallback })
+}
+
+/// Cores that this process may use.
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Chunks of a share of `owned` chunks that this node has room for.
