@@ -15,10 +15,14 @@ from collections.abc import Callable
 from sections import Row, run_sections
 from storing.local_tiers import local_tiers
 from storing.training import training
+from storing.transfers import fairness, gets, transfers
 from tiering.study import Study, prepare
 
 SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "local-tiers": local_tiers,
+    "transfers": transfers,
+    "gets": gets,
+    "fairness": fairness,
     "training": training,
 }
 
