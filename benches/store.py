@@ -14,6 +14,9 @@ from collections.abc import Callable
 
 from sections import Row, run_sections
 from storing.local_tiers import local_tiers
+from storing.serving import compute, memory
+from storing.shares import remote, sizes
+from storing.storage import iterations, storage
 from storing.training import training
 from storing.transfers import fairness, gets, transfers
 from tiering.study import Study, prepare
@@ -23,6 +26,12 @@ SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "transfers": transfers,
     "gets": gets,
     "fairness": fairness,
+    "storage": storage,
+    "iterations": iterations,
+    "sizes": sizes,
+    "bytes": remote,
+    "memory": memory,
+    "compute": compute,
     "training": training,
 }
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from forebay.tools.cluster import Cluster
 from sections import Row
