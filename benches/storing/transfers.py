@@ -15,13 +15,17 @@ from sections import Row
 from storing.network import Network, network
 from tiering.study import Study
 
-LINK_RATES = {2: 2_000_000_000, 4: 800_000_000, 8: 250_000_000}
-"""Of a node's link in each direction, by nodes [bit/s]."""
+LINK_RATES = {2: 2_000_000_000, 4: 1_000_000_000, 8: 500_000_000}
+"""Of a node's link in each direction, by nodes [bit/s]: a bare transfer takes half of two cores."""
+GET_LINK_RATES = (2_000_000_000, 10_000_000_000)
+"""Where requests cost more than the link, and where the processors limit all."""
 CLIENTS = (1, 2, 4, 8, 16)
 SAMPLE_BYTES = (3_072, 4_096, 1 << 16, 1 << 20)
 OCTOPUS_BYTES = 256_000
 BATCH_BYTES = 1 << 20
-ROUNDS, SECONDS = 3, 0.8
+ROUNDS = 3
+SECONDS = {2: 0.7, 4: 1.2, 8: 5.0}
+"""Of a run, by nodes: many batches of each client."""
 GET_CLIENTS, GET_BYTES = (1, 4, 16), (3_072, 1 << 16)
 HEAVY = 100
 
@@ -56,18 +60,19 @@ def transfers(study: Study) -> list[Row]:
 def gets(study: Study) -> list[Row]:
     """One request per batch and peer, against one per sample, and against Python objects."""
     clients, sizes = study.pick((GET_CLIENTS, GET_BYTES), ((1, 2), (3_072,)))
-    with network(2, LINK_RATES[2], "share_mib=128") as made:
-        found = rounds_of(study, made, clients, sizes, "modes=bare,fetch,get,pipelined")
     program = [sys.executable, str(Path(__file__).with_name("objects.py"))]
-    with network(2, LINK_RATES[2], program=program) as made:
-        found += rounds_of(study, made, clients, sizes)
     rows: list[Row] = []
-    for sample_bytes in sizes:
-        for count in clients:
-            fetch = of(found, "fetch", count, sample_bytes)
-            for mode in ("bare", "fetch", "get", "pipelined", "objects"):
-                one = of(found, mode, count, sample_bytes)
-                rows.append(joined(one) | {"ratio": ratio(fetch, one)})
+    for rate in study.pick(GET_LINK_RATES, GET_LINK_RATES[:1]):
+        with network(2, rate, "share_mib=128") as made:
+            found = rounds_of(study, made, clients, sizes, "modes=bare,fetch,get,pipelined")
+        with network(2, rate, program=program) as made:
+            found += rounds_of(study, made, clients, sizes)
+        for sample_bytes in sizes:
+            for count in clients:
+                fetch = of(found, "fetch", count, sample_bytes)
+                for mode in ("bare", "fetch", "get", "pipelined", "objects"):
+                    one = of(found, mode, count, sample_bytes)
+                    rows.append(joined(one) | {"ratio": ratio(fetch, one)})
     return rows
 
 
@@ -102,7 +107,7 @@ def rounds_of(
     return made.compare(
         f"clients={','.join(map(str, clients))}", f"sample_bytes={','.join(map(str, sizes))}",
         f"batch_bytes={BATCH_BYTES}", f"rounds={study.pick(ROUNDS, 1)}",
-        f"seconds={study.pick(SECONDS, 0.1)}", "share_mib=128", *more,
+        f"seconds={study.pick(SECONDS[made.nodes], 0.1)}", "share_mib=128", *more,
     )  # fmt: skip
 
 
