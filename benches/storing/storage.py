@@ -26,7 +26,8 @@ TARGETS, TARGET_BYTES_PER_SECOND, LINK_BYTES_PER_SECOND = 4, 3e9, 1.25e10
 """Of the preset."""
 SAMPLE_BYTES = 110_000
 DATA_BYTES = 384 << 20
-GLOBAL_BATCH = 64
+GLOBAL_BATCH, ANY_BATCH = 64, 60
+"""Samples per step; for any number of nodes up to four."""
 EPOCHS = 5
 REPETITIONS = 2
 BUDGET_BYTES = 48 << 20
@@ -135,8 +136,9 @@ def iterations(study: Study) -> list[Row]:
     rows: list[Row] = []
     with mounted(samples, "npy") as path:
         for nodes in study.pick((1, 2, 3, 4), (1,)):
-            found = measured(study, path, ("forebay@shuffle", "store@shuffle", "store@local-shuffle"), nodes)
-            steps = -(-samples.count // GLOBAL_BATCH)
+            strategies = ("forebay@shuffle", "store@shuffle", "store@local-shuffle")
+            found = measured(study, path, strategies, nodes, batch=ANY_BATCH)
+            steps = -(-samples.count // ANY_BATCH)
             for row in found["rows"]:
                 one = {"strategy": row["strategy"], "nodes": nodes, "steps": steps, **later(row)}
                 rows.append(one | {"iteration_ms": one["seconds"] / steps * 1e3})
