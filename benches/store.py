@@ -17,6 +17,7 @@ from storing.local_tiers import local_tiers
 from storing.serving import compute, memory
 from storing.shares import remote, sizes
 from storing.storage import iterations, storage
+from storing.streaming import opportunistic
 from storing.training import training
 from storing.transfers import fairness, gets, transfers
 from tiering.study import Study, prepare
@@ -30,6 +31,7 @@ SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "iterations": iterations,
     "sizes": sizes,
     "bytes": remote,
+    "opportunistic": opportunistic,
     "memory": memory,
     "compute": compute,
     "training": training,

@@ -11,24 +11,27 @@ from __future__ import annotations
 import re
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from asynchronous.containers import Samples
-from sections import MIB, Row, run
+from sections import MIB, Result, Row, run
 from tiering.study import Study
 
 SOURCES = {"lustre-hdd": 1, "beegfs": 4}
 """And targets: a file is on one target of `lustre-hdd`, and on four of `beegfs`."""
 NODES = 2
-DATA_BYTES = 1 << 30
-SAMPLE_BYTES = 3_073
+DATA_BYTES = 512 << 20
+SAMPLE_BYTES = 16_384
 BATCH = 64
 EPOCHS = 4
-SMALLEST_BYTES = 12 << 20
+SHUFFLED = ("beegfs",)
+"""Where `shuffle` is read, too, for one epoch: of `lustre-hdd` it takes hours."""
+SMALLEST_BYTES = 16 << 20
 """Of memory beside two windows: batch buffers and blocks."""
-WINDOWS = (16, 56, 84)
-"""Units of 1 MiB: 84 leave a third of the memory for what is kept."""
+WINDOWS = (8, 24, 36)
+"""Units of 1 MiB: 36 leave a quarter of the memory for what is kept."""
 
 
 def opportunistic(study: Study) -> list[Row]:
@@ -42,38 +45,50 @@ def opportunistic(study: Study) -> list[Row]:
         for source in study.pick(tuple(SOURCES), ("beegfs",)):
             strategies, surroundings = [], []
             for window in study.pick(WINDOWS, (1,)):
-                windows = 2 * (window + 1) * MIB + SMALLEST_BYTES
+                windows = 2 * (window + 2) * MIB + SMALLEST_BYTES
                 kept = max((node_bytes - windows) // MIB, 1)
                 strategies.append(
                     f"forebay:store={kept}MiB,direct=true@opportunistic:window={window}+w{window}"
                 )
                 surroundings += ["--environment", f"w{window}:FOREBAY_MEMORY={windows // MIB}MiB"]
-            surroundings += ["--environment", f"plain:FOREBAY_MEMORY={max(node_bytes // MIB, 24)}MiB"]
-            found = run(
-                "bench", str(path), "--strategies", ",".join([*strategies, "forebay:direct=true@shuffle+plain"]),
-                *surroundings, "--pfs", source, "--targets", str(SOURCES[source]), "--ranks", str(NODES),
-                "--nodes", str(NODES), "--batch-size", str(BATCH), "--epochs", str(study.pick(EPOCHS, 3)),
-                "--repetitions", "1", "--cold", "--skip-verify",
-            )  # fmt: skip
+            found = read(source, path, strategies, surroundings, study.pick(EPOCHS, 3))
             limit = found["limit"]["rate_mib_s"] * MIB
             rows += [{"source": source, "nodes": NODES, **of_row(row, limit)} for row in found["rows"]]
-            for row in rows[-len(found["rows"]) :]:
-                row["shuffle_ratio"] = rows[-1]["seconds"] / row["seconds"]
+            if source in SHUFFLED:
+                budget = f"plain:FOREBAY_MEMORY={max(node_bytes // MIB, 24)}MiB"
+                plain = read(
+                    source, path, ["forebay:direct=true@shuffle+plain"], ["--environment", budget], epochs=1
+                )
+                rows.append({"source": source, "nodes": NODES, **of_row(plain["rows"][0], limit)})
+                for row in rows[-len(found["rows"]) - 1 :]:
+                    row["shuffle_ratio"] = rows[-1]["seconds"] / row["seconds"]
     return rows
 
 
+def read(
+    source: str, path: Path, strategies: Sequence[str], surroundings: Sequence[str], epochs: int
+) -> Result:
+    """Run a bench of one rank per node."""
+    return run(
+        "bench", str(path), "--strategies", ",".join(strategies), *surroundings, "--pfs", source, "--targets",
+        str(SOURCES[source]), "--ranks", str(NODES), "--nodes", str(NODES), "--batch-size", str(BATCH),
+        "--epochs", str(epochs), "--repetitions", "1", "--cold", "--skip-verify",
+    )  # fmt: skip
+
+
 def of_row(row: Any, limit: float) -> Row:
-    """Epochs that are neither the first nor the last."""
+    """Epochs that are neither the first nor the last; the only one, if there is one."""
     if row["status"] != "ok":
         raise RuntimeError(f"{row['name']}: {row['error']}")
-    epochs = row["repetitions"][0]["by_epoch"][1:-1]
+    every = row["repetitions"][0]["by_epoch"]
+    epochs = every[1:-1] or every
     requested = epochs[0]["requested_bytes"]
     seconds = statistics.median(one["seconds"] for one in epochs)
     read = statistics.mean(one["pfs"]["read_bytes"] for one in epochs)
     streamed = (
         statistics.mean(one["levels"]["source"] for one in epochs) if "share" in epochs[0]["levels"] else None
     )
-    gib = sum(one["requested_bytes"] for one in row["repetitions"][0]["by_epoch"]) / (1 << 30)
+    gib = sum(one["requested_bytes"] for one in every) / (1 << 30)
     window = re.search(r"window=(\d+)", row["order"])
     return {
         "order": row["order"],
