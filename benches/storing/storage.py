@@ -137,7 +137,7 @@ def iterations(study: Study) -> list[Row]:
     with mounted(samples, "npy") as path:
         for nodes in study.pick((1, 2, 3, 4), (1,)):
             strategies = ("forebay@shuffle", "store@shuffle", "store@local-shuffle")
-            found = measured(study, path, strategies, nodes, batch=ANY_BATCH)
+            found = measured(study, path, strategies, nodes, batch=ANY_BATCH, repetitions=1)
             steps = -(-samples.count // ANY_BATCH)
             for row in found["rows"]:
                 one = {"strategy": row["strategy"], "nodes": nodes, "steps": steps, **later(row)}
