@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `compare` runs each mode for `seconds`, one after the other, in `rounds` rounds. It writes one
-//! JSON line per run, of the batches that end after its first fifth and before its end, and then the median over the rounds of each mode's rate in relation to that
-//! of `bare` in the same round. The machine may be shared, so compare ratios only.
+//! JSON line per run, of the batches that end after its first fifth and before its end. Then follows
+//! the median over the rounds of each mode's rate in relation to that of `bare` in the same round.
+//! The machine may be shared, so compare ratios only.
 //!
 //! | Mode | What each client does |
 //! |---|---|
@@ -389,7 +390,7 @@ fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<Received, Fail
             // One sample from anywhere, or a batch.
             let pieces = batches.next().enumerate().map(|(at, offset)| {
                 let start = NonNull::new(buffer.wrapping_add(at * run.sample_bytes)).expect("a buffer");
-                // SAFETY: the buffer's last request was answered, and `memory` outlives the fetcher.
+                // SAFETY: the buffer's last request was answered; `memory` outlives the fetcher.
                 Piece { offset: offset as u64, into: unsafe { Destination::new(start, run.sample_bytes) } }
             });
             let pieces: Vec<_> = pieces.collect();
