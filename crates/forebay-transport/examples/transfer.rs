@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `compare` runs each mode for `seconds`, one after the other, in `rounds` rounds. It writes one
-//! JSON line per run, of the batches that end after its first fifth and before its end. Then follows
-//! the median over the rounds of each mode's rate in relation to that of `bare` in the same round.
-//! The machine may be shared, so compare ratios only.
+//! JSON line per run, of the batches that end after its first fifth and before its end. Then
+//! follows the median over the rounds of each mode's rate in relation to that of `bare` in the same
+//! round. The machine may be shared, so compare ratios only.
 //!
 //! | Mode | What each client does |
 //! |---|---|
