@@ -14,11 +14,26 @@ from collections.abc import Callable
 
 from sections import Row, run_sections
 from storing.local_tiers import local_tiers
+from storing.serving import compute, memory
+from storing.shares import remote, sizes
+from storing.storage import iterations, storage
+from storing.streaming import opportunistic
 from storing.training import training
+from storing.transfers import fairness, gets, transfers
 from tiering.study import Study, prepare
 
 SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "local-tiers": local_tiers,
+    "transfers": transfers,
+    "gets": gets,
+    "fairness": fairness,
+    "storage": storage,
+    "iterations": iterations,
+    "sizes": sizes,
+    "bytes": remote,
+    "opportunistic": opportunistic,
+    "memory": memory,
+    "compute": compute,
     "training": training,
 }
 

@@ -21,6 +21,8 @@ from storing.own_samples import world_of_nodes
 
 GLOBAL_BATCH = 256
 RATE = 0.03
+HALF = "8MiB"
+"""Of each of four nodes: they keep about half of the images."""
 SHAPE = (-1, CHANNELS, HEIGHT, WIDTH)
 
 
@@ -47,6 +49,8 @@ def train(comm, path, order, seed, epochs, held_out) -> dict[str, list[float]]:
     total = np.zeros_like(model.gradient)
     found: dict[str, list[float]] = {"losses": [], "accuracies": []}
     options = {"order": order, "seed": seed, "memory": "64MiB", "last": "drop"}
+    if order.startswith("opportunistic"):
+        options["strategy"] = forebay.Strategy(store=HALF)
     with forebay.Loader(path, batch, world=world_of_nodes(comm, f"{order}-{seed}"), **options) as loader:
         for _ in range(epochs):
             for one in loader:

@@ -21,7 +21,10 @@ from sections import Row
 from storing.local_tiers import DEADLINE_S, NODES
 from tiering.study import Study
 
-ORDERS = ("shuffle", "local-shuffle", "local-shuffle:steps=8", "group:samples=64,window=4", "sequential")
+ORDERS = (
+    "shuffle", "local-shuffle", "local-shuffle:steps=8", "opportunistic", "opportunistic:entropy=0.9",
+    "group:samples=64,window=4", "sequential",
+)  # fmt: skip
 """Of so little data, the groups of `group` would be single samples by default."""
 SAMPLES, HELD_OUT = 20_000, 4_096
 EPOCHS, SEEDS = 5, 5

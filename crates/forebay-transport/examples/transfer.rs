@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `compare` runs each mode for `seconds`, one after the other, in `rounds` rounds. It writes one
-//! JSON line per run, and then the median over the rounds of each mode's rate in relation to that
-//! of `bare` in the same round. The machine may be shared, so compare ratios only.
+//! JSON line per run, of the batches that end after its first fifth and before its end. Then
+//! follows the median over the rounds of each mode's rate in relation to that of `bare` in the same
+//! round. The machine may be shared, so compare ratios only.
 //!
 //! | Mode | What each client does |
 //! |---|---|
@@ -24,6 +25,14 @@
 //! Lists in `clients` and `sample_bytes` (comma-separated) are run in alternation, so that their
 //! ratios hold too. The server listens at `address` and, for bare transfers and CPU times, at the
 //! next port.
+//!
+//! Several addresses (comma-separated) are several peers: each client takes an equal part of each
+//! batch from each, by a request, or a bare transfer, on a connection of its own. `cpu` is the
+//! address whose server's time is reported: on nodes that all serve each other, that of the own
+//! node [default: the first]. With `lockstep=yes` the program writes `next` before each run and
+//! waits for a line on stdin, so that runs on several nodes start together. With `heavy=100`,
+//! client 0 asks for 100 times as many samples per batch as the others, and with several peers or
+//! not, each line has the rate of each client.
 
 #![allow(clippy::print_stdout)]
 
@@ -65,7 +74,10 @@ fn main() -> Result<(), Failure> {
 
 #[derive(Clone, Debug)]
 struct Options {
-    address: Option<SocketAddr>,
+    address: Vec<SocketAddr>,
+    cpu: Option<SocketAddr>,
+    lockstep: bool,
+    heavy: usize,
     clients: Vec<usize>,
     sample_bytes: Vec<usize>,
     batch: usize,
@@ -82,7 +94,10 @@ struct Options {
 impl Options {
     fn parse(words: impl Iterator<Item = String>) -> Result<Self, Failure> {
         let mut options = Self {
-            address: None,
+            address: Vec::new(),
+            cpu: None,
+            lockstep: false,
+            heavy: 1,
             clients: vec![1],
             sample_bytes: vec![64 << 10],
             batch: 0,
@@ -99,7 +114,12 @@ impl Options {
         for word in words {
             let (name, value) = word.split_once('=').ok_or_else(|| format!("{word}: expected name=value"))?;
             match name {
-                "address" => options.address = Some(value.parse()?),
+                "address" => {
+                    options.address = value.split(',').map(str::parse).collect::<Result<_, _>>()?;
+                }
+                "cpu" => options.cpu = Some(value.parse()?),
+                "lockstep" => options.lockstep = value == "yes",
+                "heavy" => options.heavy = value.parse()?,
                 "clients" => options.clients = list(value)?,
                 "sample_bytes" => options.sample_bytes = list(value)?,
                 "batch" => options.batch = value.parse()?,
@@ -121,9 +141,15 @@ impl Options {
         self.share_mib << 20
     }
 
-    /// Samples per request: `batch`, or what `batch_bytes` holds, at most 1,000 (one system call).
+    /// Samples per batch: `batch`, or what `batch_bytes` holds, at most 1,000 (one system call).
     fn samples(&self, sample_bytes: usize) -> usize {
         if self.batch > 0 { self.batch } else { (self.batch_bytes / sample_bytes).clamp(1, 1000) }
+    }
+
+    /// Samples per batch and peer of a client.
+    fn samples_of(&self, client: usize, peers: usize, sample_bytes: usize) -> usize {
+        let factor = if client == 0 { self.heavy } else { 1 };
+        (self.samples(sample_bytes) / peers).max(1) * factor
     }
 }
 
@@ -152,7 +178,7 @@ fn next_port(address: SocketAddr) -> SocketAddr {
 }
 
 fn serve(options: &Options) -> Result<(), Failure> {
-    let address = options.address.ok_or("serve needs address=")?;
+    let address = *options.address.first().ok_or("serve needs address=")?;
     let draft = Draft::new("transfer", options.share_bytes() as u64)?;
     let mebibyte: Vec<u8> = (0..1_usize << 20).map(|at| ((at * 31) >> 3) as u8).collect();
     for at in 0..options.share_mib {
@@ -165,7 +191,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         secret: Secret::new(SECRET),
         address,
         threads: options.threads,
-        max_connections: 64,
+        max_connections: 1024,
     })?;
     exporter.export(STORE.0, Arc::clone(&share) as _, STORE.1)?;
     let listener = TcpListener::bind(next_port(address))?;
@@ -254,16 +280,46 @@ fn transfer_all(
 #[derive(Clone, Copy)]
 struct Run<'a> {
     options: &'a Options,
-    address: SocketAddr,
+    addresses: &'a [SocketAddr],
     mode: &'a str,
     clients: usize,
     sample_bytes: usize,
 }
 
-/// What a client does, with bytes of payload as its result.
-fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<u64, Failure> {
+/// Share of a run's time before bytes count for its rate: connections find their pace.
+const WARM_UP: f64 = 0.2;
+
+/// Payload that a client has received \[B\].
+struct Received {
+    deadline: Instant,
+    warm: Instant,
+    /// After the warm-up and before the deadline: batches that end there.
+    timely: u64,
+    all: u64,
+}
+
+impl Received {
+    fn start(options: &Options) -> Self {
+        let (now, time) = (Instant::now(), Duration::from_secs_f64(options.seconds));
+        Self { deadline: now + time, warm: now + time.mul_f64(WARM_UP), timely: 0, all: 0 }
+    }
+
+    /// Counts bytes; returns whether the time is over.
+    fn add(&mut self, bytes: usize) -> bool {
+        let now = Instant::now();
+        self.all += bytes as u64;
+        if (self.warm..self.deadline).contains(&now) {
+            self.timely += bytes as u64;
+        }
+        now >= self.deadline
+    }
+}
+
+/// What a client does.
+fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<Received, Failure> {
     let single = matches!(run.mode, "get" | "pipelined");
-    let count = if single { 1 } else { run.options.samples(run.sample_bytes) };
+    let peers = run.addresses.len();
+    let count = if single { 1 } else { run.options.samples_of(number, peers, run.sample_bytes) };
     let in_flight = match run.mode {
         "get" | "bare" | "sendfile" => 1,
         "pipelined" => run.options.gets,
@@ -272,61 +328,78 @@ fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<u64, Failure> 
     // Bare transfers rotate through the same memory as fetches.
     let bare = matches!(run.mode, "bare" | "sendfile");
     let buffers = if bare { run.options.in_flight } else { in_flight };
+    // A step takes `bytes` of each peer; single samples are of one peer in turn.
     let bytes = count * run.sample_bytes;
-    let mut memory: Vec<Vec<u8>> = (0..buffers).map(|_| vec![1; bytes]).collect();
+    let parts = if single { 1 } else { peers };
+    let mut memory: Vec<Vec<u8>> = (0..buffers).map(|_| vec![1; bytes * parts]).collect();
     let starts: Vec<_> = memory.iter_mut().map(Vec::as_mut_ptr).collect();
     let share_bytes = run.options.share_bytes();
     let mut batches = Batches { state: number as u64, count, sample_bytes: run.sample_bytes, share_bytes };
-    let time = Duration::from_secs_f64(run.options.seconds);
-    let mut received = 0;
     if bare {
         let kind = if run.mode == "bare" { ASK_BARE } else { ASK_SENDFILE };
-        let mut socket = TcpStream::connect(next_port(run.address))?;
+        let connect = |&address| TcpStream::connect(next_port(address));
+        let mut sockets = run.addresses.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
         let numbers = [count as u64, run.sample_bytes as u64, number as u64].map(u64::to_le_bytes).concat();
         start.wait();
-        socket.write_all(&[&[kind][..], &numbers].concat())?;
-        let deadline = Instant::now() + time;
+        for socket in &mut sockets {
+            socket.write_all(&[&[kind][..], &numbers].concat())?;
+        }
+        let mut received = Received::start(run.options);
         for at in 0.. {
-            let buffer = starts[at % buffers];
-            let part = |at: usize| iovec(buffer.wrapping_add(at * run.sample_bytes), run.sample_bytes);
-            // SAFETY: readv writes to parts of a buffer of this function.
-            transfer_all((0..count).map(part).collect(), |parts| unsafe {
-                libc::readv(socket.as_raw_fd(), parts.as_ptr(), parts.len() as _)
-            })?;
-            received += bytes as u64;
-            if Instant::now() > deadline {
+            let mut over = false;
+            for (peer, socket) in sockets.iter().enumerate() {
+                let buffer = starts[at % buffers].wrapping_add(peer * bytes);
+                let part = |at: usize| iovec(buffer.wrapping_add(at * run.sample_bytes), run.sample_bytes);
+                // SAFETY: readv writes to parts of a buffer of this function.
+                transfer_all((0..count).map(part).collect(), |parts| unsafe {
+                    libc::readv(socket.as_raw_fd(), parts.as_ptr(), parts.len() as _)
+                })?;
+                over = received.add(bytes);
+            }
+            if over {
                 break;
             }
         }
         return Ok(received);
     }
-    let peer = PeerAddress { name: "server".into(), node: 0, addresses: vec![run.address] };
-    let mut fetch = FetcherOptions::new(Rank(number as u32), Secret::new(SECRET), STORE, vec![peer]);
-    fetch.max_in_flight = in_flight;
+    let peer = |&address| PeerAddress { name: "server".into(), node: 0, addresses: vec![address] };
+    let servers = run.addresses.iter().map(peer).collect();
+    let mut fetch = FetcherOptions::new(Rank(number as u32), Secret::new(SECRET), STORE, servers);
+    fetch.max_in_flight = in_flight * parts;
     fetch.checksum = run.mode != "unchecked";
     let fetcher = TcpFetcher::new(fetch)?;
     let far = Instant::now() + Duration::from_secs(600);
     fetcher.ready(far)?;
     start.wait();
-    let deadline = Instant::now() + time;
+    let mut received = Received::start(run.options);
     let mut tickets = VecDeque::new();
     for step in 0_usize.. {
-        if tickets.len() == in_flight {
-            fetcher.wait(tickets.pop_front().expect("one is in flight"), far)?;
-            received += bytes as u64;
-            if Instant::now() > deadline {
+        if tickets.len() == in_flight * parts {
+            let mut over = false;
+            for ticket in tickets.drain(..parts) {
+                fetcher.wait(ticket, far)?;
+                over = received.add(bytes);
+            }
+            if over {
                 break;
             }
         }
-        let buffer = starts[step % buffers];
-        // One sample from anywhere, or a batch.
-        let pieces = batches.next().enumerate().map(|(at, offset)| {
-            let start = NonNull::new(buffer.wrapping_add(at * run.sample_bytes)).expect("a buffer");
-            // SAFETY: the buffer's last request was answered, and `memory` outlives the fetcher.
-            Piece { offset: offset as u64, into: unsafe { Destination::new(start, run.sample_bytes) } }
-        });
-        let pieces: Vec<_> = pieces.collect();
-        tickets.push_back(fetcher.fetch(Peer(0), step as u64, &pieces)?);
+        for part in 0..parts {
+            let buffer = starts[step % buffers].wrapping_add(part * bytes);
+            let peer = if single { step % peers } else { part };
+            // One sample from anywhere, or a batch.
+            let pieces = batches.next().enumerate().map(|(at, offset)| {
+                let start = NonNull::new(buffer.wrapping_add(at * run.sample_bytes)).expect("a buffer");
+                // SAFETY: the buffer's last request was answered; `memory` outlives the fetcher.
+                Piece { offset: offset as u64, into: unsafe { Destination::new(start, run.sample_bytes) } }
+            });
+            let pieces: Vec<_> = pieces.collect();
+            tickets.push_back(fetcher.fetch(Peer(peer), step as u64, &pieces)?);
+        }
+    }
+    for ticket in tickets {
+        fetcher.wait(ticket, far)?;
+        received.add(bytes);
     }
     drop(fetcher);
     drop(memory);
@@ -336,35 +409,43 @@ fn client(run: Run<'_>, number: usize, start: &Barrier) -> Result<u64, Failure> 
 /// Runs a mode; returns its rate \[MB/s\].
 fn measure(run: Run<'_>) -> Result<f64, Failure> {
     let start = Barrier::new(run.clients + 1);
-    let (received, seconds, server, clients) = std::thread::scope(|scope| {
+    let asked = run.options.cpu.unwrap_or(run.addresses[0]);
+    if run.options.lockstep {
+        println!("next");
+        io::stdin().read_line(&mut String::new())?;
+    }
+    let (each, server, clients) = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..run.clients)
             .map(|number| {
                 let start = &start;
                 std::thread::Builder::new().spawn_scoped(scope, move || client(run, number, start))
             })
             .collect::<Result<_, _>>()?;
-        let server = server_cpu_seconds(run.address)?;
+        let server = server_cpu_seconds(asked)?;
         let clients = cpu_seconds();
         start.wait();
-        let begun = Instant::now();
-        let mut received = 0;
-        for thread in threads {
-            received += thread.join().map_err(|_| "a client has panicked")??;
-        }
-        let seconds = begun.elapsed().as_secs_f64();
-        let server = server_cpu_seconds(run.address)? - server;
-        Ok::<_, Failure>((received, seconds, server, cpu_seconds() - clients))
+        let each = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a client has panicked")?)
+            .collect::<Result<Vec<_>, _>>()?;
+        let server = server_cpu_seconds(asked)? - server;
+        Ok::<_, Failure>((each, server, cpu_seconds() - clients))
     })?;
-    let (rate, gib) = (received as f64 / seconds / 1e6, received as f64 / (1_u64 << 30) as f64);
+    let seconds = run.options.seconds * (1.0 - WARM_UP);
+    let rates: Vec<_> = each.iter().map(|one| one.timely as f64 / seconds / 1e6).collect();
+    let of_clients: Vec<_> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
+    let rate: f64 = rates.iter().sum();
+    let gib = each.iter().map(|one| one.all).sum::<u64>() as f64 / (1_u64 << 30) as f64;
     println!(
         "{{\"mode\": \"{}\", \"clients\": {}, \"sample_bytes\": {}, \"batch\": {}, \"mb_per_s\": {rate:.1}, \
-         \"server_cpu_s_per_gib\": {:.3}, \"client_cpu_s_per_gib\": {:.3}}}",
+         \"server_cpu_s_per_gib\": {:.3}, \"client_cpu_s_per_gib\": {:.3}, \"of_clients\": [{}]}}",
         run.mode,
         run.clients,
         run.sample_bytes,
         run.options.samples(run.sample_bytes),
         server / gib,
-        clients / gib
+        clients / gib,
+        of_clients.join(", ")
     );
     Ok(rate)
 }
@@ -390,9 +471,7 @@ fn server_cpu_seconds(address: SocketAddr) -> io::Result<f64> {
 
 fn compare(options: &Options) -> Result<(), Failure> {
     let mut own = None;
-    let address = if let Some(address) = options.address {
-        address
-    } else {
+    let addresses = if options.address.is_empty() {
         let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let address = SocketAddr::new(free.ip(), free.port() & !1);
         let mut server = Command::new(std::env::current_exe()?)
@@ -404,8 +483,11 @@ fn compare(options: &Options) -> Result<(), Failure> {
         let mut ready = [0; 6];
         server.stdout.take().ok_or("no output")?.read_exact(&mut ready)?;
         own = Some(server);
-        address
+        vec![address]
+    } else {
+        options.address.clone()
     };
+    let addresses = addresses.as_slice();
     let mut ratios: BTreeMap<(usize, String), Vec<f64>> = BTreeMap::new();
     for _ in 0..options.rounds {
         for &sample_bytes in &options.sample_bytes {
@@ -413,7 +495,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
             for &clients in &options.clients {
                 let mut bare = f64::NAN;
                 for mode in &options.modes {
-                    let rate = measure(Run { options, address, mode, clients, sample_bytes })?;
+                    let rate = measure(Run { options, addresses, mode, clients, sample_bytes })?;
                     let mut add = |what: String, ratio: f64| {
                         ratios.entry((sample_bytes, what)).or_default().push(ratio);
                     };
