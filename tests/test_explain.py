@@ -21,6 +21,7 @@ from forebay.config import (
     NoCopies,
     Now,
     Order,
+    PerSample,
     Reading,
     ShuffleQuality,
     Store,
@@ -106,6 +107,7 @@ PLAIN = Config(
     tiers=None,
     store=None,
     linked_nodes=None,
+    per_sample=None,
     fallbacks=(),
     now=Now(
         epochs=None,
@@ -239,6 +241,12 @@ CASES = {
         ),
     ),
     "store": replace(PLAIN, store=STORE, linked_nodes=4),
+    "per-sample": replace(
+        PLAIN, per_sample=PerSample(functions=("sample", "batch"), threads=8, prefetch=2, collate="stack")
+    ),
+    "batch-in-threads": replace(
+        PLAIN, per_sample=PerSample(functions=("batch",), threads=1, prefetch=0, collate="stack")
+    ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4
     ),
