@@ -340,7 +340,7 @@ def test_options_are_reported(make, monkeypatch):
         5,
         "list",
     )
-    assert loader.config.memory.batch_buffers == 7
+    assert loader.config.memory.batch_buffers == 9
     assert loader.config.strategy.batch_buffers is None
     assert "3 thread(s) call sample= and batch=, up to 5 batch(es) ahead" in loader.explain()
     assert make(name="plain").config.per_sample is None

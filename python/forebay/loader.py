@@ -172,7 +172,7 @@ class Loader:
     threads : int
         Threads that call ``sample`` and ``batch``, 1 to 1024. Default: the cores of this rank.
     prefetch : int
-        Batches that are worked on ahead of the script, 0 to 62. Default 2, or fewer where the
+        Batches that are worked on ahead of the script, 0 to 60. Default 2, or fewer where the
         loader has few batch buffers.
     timeout : float
         Longest wait for stalled storage, or for other ranks to make their loader [s]. A loader

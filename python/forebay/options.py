@@ -652,7 +652,7 @@ OPTIONS: tuple[Option, ...] = (
         "whether the checksum of every record is computed, where the format has one",
     ),
     Option("threads", None, _from_to(1, 1024), "threads that call sample= and batch="),
-    Option("prefetch", 2, _from_to(0, 62), "batches on which sample= and batch= work ahead of the script"),
+    Option("prefetch", 2, _from_to(0, 60), "batches on which sample= and batch= work ahead of the script"),
     Option("collate", "stack", _collate, "how results of sample= become a batch: " + ", ".join(COLLATES)),
     Option(
         "timeout",

@@ -14,9 +14,11 @@ __all__ = ["check_given", "cores_of_rank", "prefetch_for", "strategy_for"]
 
 # For so many batches ahead, each loader has buffers.
 _OF_ANY_LOADER = 2
-# Batch buffers beside those of the batches ahead: one for the batch that the script waits for, one
-# for the engine to fill.
-_OTHER_BUFFERS = 2
+# Batch buffers beside those of the batches ahead, at least: one for the batch that the script waits
+# for, one for the engine to fill.
+_MIN_OTHERS = 2
+# The same where `prefetch=` was asked for: two more for what the script holds.
+_OTHERS = 4
 
 
 def check_given(*, sample: object, batch: object, **others: Any) -> None:
@@ -47,7 +49,7 @@ def prefetch_for(options: Resolved, batch_buffers: int) -> int:
     prefetch: int = options["prefetch"]
     if "prefetch" in options.origins:
         return prefetch
-    return max(0, min(prefetch, batch_buffers - _OTHER_BUFFERS))
+    return max(0, min(prefetch, batch_buffers - _MIN_OTHERS))
 
 
 def strategy_for(options: Resolved, *, works_ahead: bool) -> Strategy:
@@ -56,4 +58,4 @@ def strategy_for(options: Resolved, *, works_ahead: bool) -> Strategy:
     prefetch = options["prefetch"]
     if not works_ahead or strategy.batch_buffers is not None or prefetch <= _OF_ANY_LOADER:
         return strategy
-    return dataclasses.replace(strategy, batch_buffers=prefetch + _OTHER_BUFFERS)
+    return dataclasses.replace(strategy, batch_buffers=prefetch + _OTHERS)
