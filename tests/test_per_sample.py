@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import re
 import threading
 import warnings
 from typing import NamedTuple
@@ -305,6 +306,15 @@ def test_threads_that_iterate_one_loader_at_once_never_get_short_epochs_in_silen
 
 
 # --- work ahead ---
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (support.ROOT / "docs/per-sample.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    found = {}
+    exec(program, found)
+    assert (found["images"].shape, found["labels"].shape) == ((256, 32, 32), (256,))
 
 
 def test_no_more_batches_are_worked_on_ahead_than_prefetch(make):
