@@ -148,7 +148,8 @@ class Loader:
     bad_samples : {"raise", "skip"}
         What happens where a sample cannot be read or decoded. ``raise``: an error that names file
         and offset. ``skip``: the nearest earlier good sample of the order replaces it,
-        ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. Default
+        ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. A sample
+        for which ``sample`` raises is replaced by the nearest one before it by id. Default
         ``"raise"``.
     checksums : bool
         Whether the loader checks the checksum of each record it delivers, where the format has one

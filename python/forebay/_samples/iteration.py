@@ -70,8 +70,7 @@ class AheadIteration(Iteration):
                 self._raise_failure()
                 self._end()
                 raise StopIteration
-            work = works[0]
-            pipeline.wait_for(work)
+            work = pipeline.wait_for(works)
             outcome = work.outcome()
             if outcome is None:
                 # Another thread closed or moved the loader in the meantime.

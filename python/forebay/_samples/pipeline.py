@@ -8,6 +8,7 @@ iteration.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections import deque
@@ -32,6 +33,8 @@ class Pipeline:
         self.has_warned = False
         """Whether the user was warned of a replaced sample."""
         self.crew = Crew(f"forebay-{name}")
+        # Reentrant: the collector may drop an iteration at any place.
+        self._lock = threading.RLock()
         self._has_warned_of_threads = False
         self.wait_s = 0.0
         """How long the script has waited for functions [s]."""
@@ -47,9 +50,7 @@ class Pipeline:
         Each iteration has its own, so that a stale one cannot add to that of its successor.
         """
         self.drop()
-        works: deque[Work] = deque()
-        self._works = works
-        return works
+        return self._works
 
     def add(self, works: deque[Work], batch: Batch) -> None:
         """Begin to work on a batch, as the last one of ``works``."""
@@ -58,30 +59,41 @@ class Pipeline:
         work = Work(self.functions, batch)
         # First: an interrupt must not lose the batch. `wait_for` queues what one kept from it.
         works.append(work)
-        self.crew.put(work, runs)
+        self._queue(works, work, runs)
         if self.crew.refused and not self._has_warned_of_threads:
             self._has_warned_of_threads = True
             warnings.warn(
                 f"the system refused one of {self.threads} threads for sample= and batch= (ulimit -u, pids.max); "
                 "fewer run them",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
-    def wait_for(self, work: Work) -> None:
-        """Wait for a batch."""
+    def _queue(self, works: deque[Work], work: Work, runs: int) -> None:
+        with self._lock:
+            if works is self._works:
+                self.crew.put(work, runs)
+            else:
+                # Dropped by another thread; a closed loader must not start threads again.
+                work.cancel()
+
+    def wait_for(self, works: deque[Work]) -> Work:
+        """Wait for the first batch under way, and return it."""
+        work = works[0]
         if not work.is_done():
             if not work.has_begun():
-                self.crew.put(work, 1)
+                self._queue(works, work, 1)
             begun = time.perf_counter()
             try:
                 work.wait()
             finally:
                 self.wait_s += time.perf_counter() - begun
+        return work
 
     def drop(self) -> None:
         """Cancel what is under way; any thread may call it, also within a finalizer."""
-        works, self._works = self._works, deque()
+        with self._lock:
+            works, self._works = self._works, deque()
         for work in list(works):
             work.cancel()
 

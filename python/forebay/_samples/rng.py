@@ -5,8 +5,9 @@ function of key and counter (Salmon et al., *Parallel random numbers: as easy as
 so seed and epoch are its key, and the sample id is the last of the four words of its counter. The
 streams of two samples never meet: each has 2**192 counters of its own.
 
-Making a generator takes about 3 microseconds on a core of 2 GHz. With a key given as integer it
-takes 8, as numpy then also asks the operating system for entropy that it does not use.
+Making a generator takes about 3 microseconds (timeit, numpy 2.4, one virtual core). With a key
+given as an integer it takes 8, as numpy then also asks the operating system for entropy that it
+does not use.
 """
 
 from __future__ import annotations
