@@ -19,7 +19,15 @@ from ranks import plain
 from ranks.pool import Pool
 
 # Modules whose fixtures all tests may use; one that another imports stands before it.
-pytest_plugins = ("emulator", "bench_support", "demo_support", "snapshot", "tier_support", "preload_support")
+pytest_plugins = (
+    "emulator",
+    "bench_support",
+    "demo_support",
+    "snapshot",
+    "small_loaders",
+    "tier_support",
+    "preload_support",
+)
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that
 # interrupt need the usual handler.

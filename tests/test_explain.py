@@ -21,6 +21,7 @@ from forebay.config import (
     NoCopies,
     Now,
     Order,
+    PerSample,
     Reading,
     ShuffleQuality,
     Store,
@@ -107,6 +108,7 @@ PLAIN = Config(
     tiers=None,
     store=None,
     linked_nodes=None,
+    per_sample=None,
     fallbacks=(),
     now=Now(
         epochs=None,
@@ -256,6 +258,12 @@ CASES = {
         PLAIN,
         store=replace(STORE, transport="ucx", ucx_transports=("rc_mlx5", "self"), no_ucx=None),
         linked_nodes=4,
+    ),
+    "per-sample": replace(
+        PLAIN, per_sample=PerSample(functions=("sample", "batch"), threads=8, prefetch=2, collate="stack")
+    ),
+    "batch-in-threads": replace(
+        PLAIN, per_sample=PerSample(functions=("batch",), threads=1, prefetch=0, collate="stack")
     ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4

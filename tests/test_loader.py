@@ -27,20 +27,6 @@ def ids(loader):
     return [list(map(int, batch.indices)) for batch in loader]
 
 
-@pytest.fixture
-def make(small_lmdb):
-    """Make loaders of the small records that are closed after the test."""
-    loaders = []
-
-    def make(**arguments):
-        loaders.append(forebay.Loader(small_lmdb, **{"batch_size": 8, "memory": "16MiB", **arguments}))
-        return loaders[-1]
-
-    yield make
-    for loader in loaders:
-        loader.close()
-
-
 # --- batches ---
 
 
@@ -144,18 +130,18 @@ def test_views_outlive_batch_and_loader(make, small_records):
     assert bytes(row) == small_records[3]
 
 
-def test_decode_is_called_on_each_batch_and_its_result_handed_out(make):
-    loader = make(order="sequential", decode=lambda batch: (len(batch["data"]), int(batch.indices[0])))
+def test_the_function_of_a_batch_is_called_and_its_result_delivered(make):
+    loader = make(order="sequential", batch=lambda batch: (len(batch["data"]), int(batch.indices[0])))
     assert list(loader)[:3] == [(8, 0), (8, 8), (8, 16)]
 
 
-def test_a_decode_that_raises_counts_its_batch(make):
-    def decode(batch):
+def test_a_function_of_a_batch_that_raises_counts_its_batch(make):
+    def label(batch):
         if batch.indices[0] == 8:
             raise KeyError("no")
         return int(batch.indices[0])
 
-    loader = make(order="sequential", decode=decode)
+    loader = make(order="sequential", batch=label)
     iteration = iter(loader)
     assert next(iteration) == 0
     with pytest.raises(KeyError):
@@ -325,7 +311,7 @@ def test_next_of_a_loader_says_what_to_call(make, says):
 
 
 @pytest.mark.parametrize(
-    "name", ["shuffle", "num_workers", "drop_last", "pin_memory", "batchsize", "schema", "zzz"]
+    "name", ["shuffle", "num_workers", "drop_last", "pin_memory", "batchsize", "schema", "decode", "zzz"]
 )
 def test_an_option_of_other_loaders_is_named_as_it_is_called_here(small_lmdb, name, says):
     with says(forebay.OptionError, f"{name}="):
@@ -552,7 +538,7 @@ def test_options_come_from_the_environment(make, monkeypatch):
         ({"strategy": "lmm-dia"}, ("io_uring",)),
         ({"order": "shuffle", "last": "carry"}, ("carry",)),
         ({"order": forebay.Group(lanes=3)}, ("lanes",)),
-        ({"decode": 3}, ("decode=", 3)),
+        ({"batch": 3}, ("batch=", 3)),
     ],
 )
 def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, values, says):

@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forebay._iteration import Batch, Position
+    from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
+    from forebay._samples.collate import Padded, Ragged
     from forebay.dataset import Dataset, open
     from forebay.errors import (
         ForebayError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BatchTuple",
     "Config",
     "Dataset",
     "ForebayError",
@@ -45,8 +47,10 @@ __all__ = [
     "MemoryLimitError",
     "Opportunistic",
     "OptionError",
+    "Padded",
     "PeerLostError",
     "Position",
+    "Ragged",
     "RendezvousError",
     "StorageError",
     "StorageTimeout",
@@ -59,6 +63,7 @@ __all__ = [
 
 _HOMES = {
     "Batch": "_iteration",
+    "BatchTuple": "_iteration",
     "Config": "config",
     "Dataset": "dataset",
     "ForebayError": "errors",
@@ -69,8 +74,10 @@ _HOMES = {
     "Opportunistic": "options",
     "MemoryLimitError": "errors",
     "OptionError": "errors",
+    "Padded": "_samples.collate",
     "PeerLostError": "errors",
     "Position": "_iteration",
+    "Ragged": "_samples.collate",
     "RendezvousError": "errors",
     "StorageError": "errors",
     "StorageTimeout": "errors",

@@ -48,7 +48,19 @@ def _size(size_bytes: int) -> str:
 
 def lines(config: Config) -> list[str]:
     """Return what was decided and why, a line each."""
-    parts = (_given, _order, _index, _access, _reading, _store, _tiers, _memory, _fallbacks, _now)
+    parts = (
+        _given,
+        _order,
+        _index,
+        _access,
+        _reading,
+        _store,
+        _tiers,
+        _memory,
+        _per_sample,
+        _fallbacks,
+        _now,
+    )
     return [line for part in parts for line in part(config)]
 
 
@@ -387,6 +399,14 @@ def _memory(config: Config) -> Iterator[str]:
         f"blocks, {memory.batch_buffers} batch buffers of {_size(memory.batch_buffer_bytes)} for each rank"
     )
     yield f"memory: the least that works for these options is {_size(memory.minimum_bytes)}"
+
+
+def _per_sample(config: Config) -> Iterator[str]:
+    if (work := config.per_sample) is None:
+        return
+    names = " and ".join(f"{name}=" for name in work.functions)
+    collated = f"; results are collated by {work.collate}" if "sample" in work.functions else ""
+    yield f"functions: {work.threads} thread(s) call {names}, up to {work.prefetch} batch(es) ahead of the script{collated}"
 
 
 def _fallbacks(config: Config) -> Iterator[str]:

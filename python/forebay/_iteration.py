@@ -11,7 +11,7 @@ iteration share, so that any thread and any signal handler reads it whole.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from forebay import _native
 
-__all__ = ["Batch", "Iteration", "Position", "Progress"]
+__all__ = ["NOT_BEGUN", "Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -65,6 +65,21 @@ class Batch(dict[str, Any]):
         return f"Batch({super().__repr__()}, indices={self.indices!r}, position={tuple(self.position)!r})"
 
 
+class BatchTuple(tuple[Any, ...]):
+    """A batch of samples for which ``sample=`` returned tuples; a tuple of what became of them.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape (samples,)
+        Sample ids, in the order of the batch.
+    position : Position
+        Epoch and step; :meth:`Loader.state_at` returns the state after this batch.
+    """
+
+    indices: Indices
+    position: Position
+
+
 class Progress:
     """Position of a loader: epoch, step, and whether an iteration has begun in that epoch.
 
@@ -78,13 +93,13 @@ class Progress:
         self.place = (epoch, step, begun)
 
 
-_NOT_BEGUN = Progress(0, 0, False)
+NOT_BEGUN = Progress(0, 0, False)
 
 
-class _Owner(Protocol):
+class Owner(Protocol):
     """What an iteration uses of its loader."""
 
-    _decode: Callable[[Batch], Any] | None
+    _batch_function: Callable[[Batch], Any] | None
     _progress: Progress
 
     @property
@@ -100,14 +115,15 @@ class Iteration:
     An iteration keeps no batch, so that only the caller decides when a buffer is free.
     """
 
-    __slots__ = ("_decode", "_engine", "_loader", "_lock", "_number", "_progress")
+    __slots__ = ("_batch_function", "_engine", "_loader", "_lock", "_number", "_progress")
     _engine: _native.Engine  # set by the first `next`, like `_number`
     _number: int
+    _ended_class: ClassVar[type[Iteration]]
 
-    def __init__(self, loader: _Owner) -> None:
-        self._loader: _Owner | None = loader
-        self._decode = loader._decode
-        self._progress = _NOT_BEGUN
+    def __init__(self, loader: Owner) -> None:
+        self._loader: Owner | None = loader
+        self._batch_function = loader._batch_function
+        self._progress = NOT_BEGUN
         # Serializes threads that share an iterator, so that positions follow the order of batches.
         self._lock = threading.Lock()
 
@@ -121,7 +137,7 @@ class Iteration:
         loader._check_process()  # before the lock, which a forked child may find locked
         with self._lock:
             if loader._progress is not self._progress:
-                if self._progress is not _NOT_BEGUN:
+                if self._progress is not NOT_BEGUN:
                     self._is_stale(loader)
                 loader._begin(self)
             try:
@@ -138,16 +154,20 @@ class Iteration:
             batch.indices = indices.copy()
             batch.position = position = Position(*place)
             self._progress.place = (position.epoch, position.step + 1, True)
-        return batch if self._decode is None else self._decode(batch)
+        return batch if self._batch_function is None else self._batch_function(batch)
+
+    def _begun(self, engine: _native.Engine, number: int, progress: Progress) -> None:
+        """Take what belongs to the iteration that has begun."""
+        self._engine, self._number, self._progress = engine, number, progress
 
     def _end(self) -> None:
         """End the iteration; the loader is now at the next epoch."""
         if self._loader is not None:
             self._loader = None
-            self.__class__ = _Ended
+            self.__class__ = self._ended_class
             self._progress.place = (self._progress.place[0] + 1, 0, False)
 
-    def _is_stale(self, loader: _Owner) -> NoReturn:
+    def _is_stale(self, loader: Owner) -> NoReturn:
         self._loader = None
         raise ForebayError(
             f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
@@ -169,3 +189,6 @@ class _Ended(Iteration):
 
     def __del__(self) -> None:
         pass
+
+
+Iteration._ended_class = _Ended

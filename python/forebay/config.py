@@ -26,6 +26,7 @@ __all__ = [
     "NoCopies",
     "Now",
     "Order",
+    "PerSample",
     "Reading",
     "ShuffleQuality",
     "Store",
@@ -372,6 +373,20 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PerSample:
+    """Functions of the user that threads call ahead of the script."""
+
+    functions: tuple[str, ...]
+    """Which: ``sample``, ``batch``."""
+    threads: int
+    """Threads that call them."""
+    prefetch: int
+    """Batches that are worked on ahead of the script."""
+    collate: str
+    """How results of samples become a batch: the option ``collate=``, or ``function``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
     """Something that the loader does in another way than requested."""
 
@@ -437,14 +452,16 @@ class Config:
     """The in-memory store."""
     linked_nodes: int | None
     """Nodes whose leaders are linked; None without links."""
+    per_sample: PerSample | None
+    """Functions that threads call; None where there are none, or the script's thread calls them."""
     fallbacks: tuple[Fallback, ...]
     """What the loader does in another way than requested, one for each request."""
     now: Now
     """What changes while the loader lives."""
 
 
-def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
-    """Return the :class:`Config` for the facts of an engine and resolved options."""
+def from_engine(found: Mapping[str, Any], options: Resolved, per_sample: PerSample | None) -> Config:
+    """Return the :class:`Config` for the facts of an engine, resolved options, and functions."""
     data, order = found["data"], found["order"]
     quality = order["shuffle_quality"]
     group = quality["suggested_group"]
@@ -470,6 +487,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
         tiers=_tiers(found["tiers"]) if found["tiers"] is not None else None,
         store=_store(found["store"]) if found["store"] is not None else None,
         linked_nodes=found["linked_nodes"],
+        per_sample=per_sample,
         fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
         now=Now(**found["now"]),
     )

@@ -29,12 +29,17 @@ import numpy.typing as npt
 from forebay import _core, _native
 from forebay._core import ForebayError, OptionError, option_error
 from forebay._explain import lines
-from forebay._iteration import Batch, Indices, Iteration, Position, Progress
+from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
 from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
-from forebay.config import Config, from_engine
+from forebay._samples.collate import Padded, Ragged
+from forebay._samples.functions import Functions
+from forebay._samples.iteration import AheadIteration
+from forebay._samples.pipeline import Pipeline
+from forebay._samples.settings import check_given, cores_of_rank, prefetch_for, strategy_for
+from forebay.config import Config, PerSample, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
@@ -49,7 +54,7 @@ from forebay.options import (
     unknown_option,
 )
 
-__all__ = ["Batch", "Loader", "Position"]
+__all__ = ["Batch", "BatchTuple", "Loader", "Padded", "Position", "Ragged"]
 
 OrderFunction = Callable[[int], "npt.ArrayLike"]
 
@@ -92,9 +97,9 @@ class Loader:
     off counts as iterated; the other ranks continue without this rank until its next iteration. One
     thread at a time iterates a loader: the start of an iteration makes earlier iterators stale.
 
-    Each option but ``dataset`` and ``decode`` can also come from the environment variable
-    ``FOREBAY_`` + its name in capitals, or from the configuration file (docs/options.md). An
-    argument of None counts as not given.
+    Each option but ``dataset``, ``sample`` and ``batch`` can also come from the environment
+    variable ``FOREBAY_`` + its name in capitals, or from the configuration file (docs/options.md).
+    An argument of None counts as not given.
 
     Parameters
     ----------
@@ -143,14 +148,33 @@ class Loader:
     bad_samples : {"raise", "skip"}
         What happens where a sample cannot be read or decoded. ``raise``: an error that names file
         and offset. ``skip``: the nearest earlier good sample of the order replaces it,
-        ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. Default
+        ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. A sample
+        for which ``sample`` raises is replaced by the nearest one before it by id. Default
         ``"raise"``.
     checksums : bool
         Whether the loader checks the checksum of each record it delivers, where the format has one
         (TFRecord: CRC-32C of the data). A wrong checksum makes a bad sample. ``forebay verify`` and
         ``dataset[i]`` always check. Default False.
-    decode : function
-        Function of a :class:`Batch`, called in this process; the loader delivers what it returns.
+    sample : function
+        Function of a sample, or of a sample and a random generator: ``sample(sample, rng)``.
+        Threads call it for each sample of a batch, ahead of the script, and its results are
+        collated (docs/per-sample.md). ``sample`` is a dictionary: field name → writable view of the
+        batch buffer, of the field's shape; of its values where the length varies. ``rng`` is a
+        :class:`numpy.random.Generator` that depends on seed, epoch and sample id alone. It is
+        passed if the function has a parameter ``rng``, or two parameters without a default.
+    batch : function
+        Function of a :class:`Batch`, or of the collated results of ``sample``; the loader delivers
+        what it returns. With ``sample``, ``threads`` or ``prefetch``, threads call it ahead of the
+        script, for several batches at once; else the script's own thread does.
+    collate : {"stack", "pad", "list", "ragged"} or function
+        How the results of ``sample`` become a batch. ``stack``: arrays of equal shapes become one.
+        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A function takes the
+        list of results. Default ``"stack"``.
+    threads : int
+        Threads that call ``sample`` and ``batch``, 1 to 1024. Default: the cores of this rank.
+    prefetch : int
+        Batches that are worked on ahead of the script, 0 to 60. Default 2, or fewer where the
+        loader has few batch buffers.
     timeout : float
         Longest wait for stalled storage, or for other ranks to make their loader [s]. A loader
         waits for a slow rank without limit, with warnings. Default 600.
@@ -193,14 +217,17 @@ class Loader:
         last: str | None = None,
         bad_samples: str | None = None,
         checksums: bool | None = None,
-        decode: Callable[[Batch], Any] | None = None,
+        sample: Callable[..., Any] | None = None,
+        batch: Callable[[Any], Any] | None = None,
+        collate: str | Callable[[list[Any]], Any] | None = None,
+        threads: int | None = None,
+        prefetch: int | None = None,
         timeout: float | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
             raise unknown_option(next(iter(unknown)))
-        if decode is not None and not callable(decode):
-            raise option_error(f"decode=: expected a function of a batch, found {decode!r}")
+        check_given(sample=sample, batch=batch, collate=collate, threads=threads, prefetch=prefetch)
         explicit = world if isinstance(world, World) else None
         self._options = resolve(
             {
@@ -219,14 +246,23 @@ class Loader:
                 "last": last,
                 "bad_samples": bad_samples,
                 "checksums": checksums,
+                "threads": threads,
+                "prefetch": prefetch,
+                "collate": collate,
                 "timeout": timeout,
             }
         )
-        self._decode = decode
+        self._batch_function, self._pipeline = batch, None
+        if sample is not None or (
+            batch is not None and {"threads", "prefetch"} & self._options.origins.keys()
+        ):
+            self._pipeline = self._make_pipeline(sample, batch)
         self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
         channel = self._open_channel()
         with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
+            if self._pipeline is not None:
+                self._pipeline.functions.read_from(self._dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
             self._order_function: OrderFunction | None = None
             self._order = self._order_facts(self._options["order"])
@@ -240,6 +276,22 @@ class Loader:
 
     def _open_channel(self) -> Channel | None:
         return open_channel(self._rank_info, self.name, self._options["timeout"])
+
+    def _make_pipeline(
+        self, sample: Callable[..., Any] | None, batch: Callable[[Any], Any] | None
+    ) -> Pipeline:
+        functions = Functions(
+            sample,
+            self._options["collate"],
+            batch,
+            name=self.name,
+            seed=self._options["seed"],
+            skips=self._options["bad_samples"] == "skip",
+        )
+        pipeline = Pipeline(functions, self.name)
+        # When the loader is collected; it does not wait for functions under way.
+        weakref.finalize(self, pipeline.crew.stop, join=False)
+        return pipeline
 
     def _order_facts(
         self, order: str | Group | LocalShuffle | Opportunistic | OrderFunction
@@ -267,7 +319,7 @@ class Loader:
             "last": self._options["last"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "strategy": asdict(self._options["strategy"]),
+            "strategy": asdict(strategy_for(self._options, works_ahead=self._pipeline is not None)),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
             "timeout_s": math.ceil(self._options["timeout"]),
@@ -309,6 +361,10 @@ class Loader:
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
         self._steps, self._states = engine.steps, engine.order_state
+        if (pipeline := self._pipeline) is not None:
+            threads = self._options["threads"] or cores_of_rank(len(rank_info.local_ranks))
+            buffers = engine.config()["memory"]["batch_buffers"]
+            pipeline.set_size(threads, prefetch_for(self._options, buffers))
         return engine
 
     # --- facts ---
@@ -347,7 +403,17 @@ class Loader:
         if self._closed_config is not None:
             return self._closed_config
         self._check_process()
-        return from_engine(self._engine.config(), self._options)
+        return from_engine(self._engine.config(), self._options, self._per_sample())
+
+    def _per_sample(self) -> PerSample | None:
+        if (pipeline := self._pipeline) is None:
+            return None
+        return PerSample(
+            functions=pipeline.functions.names(),
+            threads=pipeline.threads,
+            prefetch=pipeline.prefetch,
+            collate=pipeline.functions.collate_name(),
+        )
 
     def __len__(self) -> int:
         """Return the number of steps in an epoch, the same on every rank."""
@@ -369,7 +435,7 @@ class Loader:
         ``next``; until then neither the position nor another iterator changes.
         """
         self._check_open()
-        return Iteration(self)
+        return Iteration(self) if self._pipeline is None else AheadIteration(self, self._pipeline)
 
     __next__ = _NoNext()
 
@@ -386,7 +452,7 @@ class Loader:
             number = engine.start(epoch, step)
             # Only now: after a failed or interrupted start, the next one begins at the same place.
             self._progress = progress = Progress(epoch, step, True)
-            iteration._engine, iteration._number, iteration._progress = engine, number, progress
+            iteration._begun(engine, number, progress)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; a position restored within this epoch is kept.
@@ -420,6 +486,8 @@ class Loader:
         # At exit the engine may be closed before the last iterator goes.
         inside = self._progress.place[2]
         if inside and self._finalizer.alive and self._generation == _core.fork_generation():
+            if self._pipeline is not None:
+                self._pipeline.drop()
             self._engine.leave(iteration)
 
     def _explicit_ids(self, order: OrderFunction, epoch: int) -> Indices:
@@ -560,14 +628,22 @@ class Loader:
         if self._closed_stats is not None:
             return self._closed_stats
         self._check_process()
-        return self._engine.stats()
+        stats = self._engine.stats()
+        stats["work_wait_seconds"] = 0.0
+        if (pipeline := self._pipeline) is not None:
+            stats["work_wait_seconds"] = pipeline.wait_s
+            stats["replaced_samples"] += pipeline.functions.replaced
+        return stats
 
     def bad_samples(self) -> list[tuple[int, str]]:
         """Return the bad samples that this rank replaced: (sample id, reason), sorted by id."""
         if self._closed_bad_samples is not None:
             return self._closed_bad_samples
         self._check_process()
-        return self._engine.bad_samples()
+        found = self._engine.bad_samples()
+        if self._pipeline is None:
+            return found
+        return sorted((self._pipeline.functions.bad_samples() | dict(found)).items())
 
     def explain(self) -> str:
         """Return what the loader decided and why, as text for people.
@@ -586,7 +662,8 @@ class Loader:
     def close(self) -> None:
         """Release all resources and let the node continue without this rank.
 
-        Batches that the script holds stay valid. Reads that storage does not answer are abandoned,
+        Batches that the script holds stay valid. Calls of ``sample`` and ``batch`` that are under
+        way are finished, and no others are made. Reads that storage does not answer are abandoned,
         with their memory. :meth:`stats`, :attr:`config`, :meth:`explain` and :meth:`bad_samples`
         return their last values. A second call does nothing.
         """
@@ -595,9 +672,14 @@ class Loader:
         self._closed_stats, self._closed_config = self.stats(), self.config
         self._closed_bad_samples = self.bad_samples()
         self._progress = Progress(*self._progress.place)  # its iterators are stale
+        if self._pipeline is not None:
+            self._pipeline.drop()
         self._finalizer()
         # Its memory is freed as soon as the script holds no batch or iterator of it.
         del self._engine
+        if self._pipeline is not None:
+            # Waits for the functions under way.
+            self._pipeline.close()
 
     def __enter__(self) -> Self:
         return self

@@ -70,6 +70,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
+COLLATES = ("stack", "pad", "list", "ragged")
 FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 
 CONFIG_VARIABLE = "FOREBAY_CONFIG"
@@ -496,24 +497,39 @@ def _check_keys(name: str, found: Iterable[str], kind: type[_OrderKind | Strateg
         _choice(name, key, tuple(field.name for field in fields(kind)))
 
 
+def _from_to(least: int, most: int) -> Callable[[str, object], int]:
+    def read(origin: str, value: object) -> int:
+        number = _number(value)
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            raise option_error(f"{origin}: expected an integer from {least} to {most}, found {value!r}")
+        return number
+
+    return read
+
+
+def _collate(origin: str, value: object) -> str | Callable[[list[Any]], Any]:
+    """Accept a name or a function."""
+    return value if callable(value) else _choice(origin, value, COLLATES)
+
+
 # Arguments of other loaders, with the option of Forebay that has their meaning.
 _ELSEWHERE: Mapping[str, str] = {
     "shuffle": 'order="group" (the default) and order="shuffle" shuffle, order="sequential" does not',
     "sampler": "order= takes a function of the epoch that returns all sample ids; each rank gets its part of them",
     "batch_sampler": "order= takes a function of the epoch that returns all sample ids",
-    "num_workers": "leave it out: threads of the engine read ahead, in no other process; "
-    "strategy=forebay.Strategy(readers=n) sets their number",
+    "num_workers": "leave it out: threads of the engine read ahead, in no other process; threads=n is the number of "
+    "threads that call sample= and batch=",
     "persistent_workers": "leave it out: the threads that read live as long as the loader",
     "worker_init_fn": "leave it out: there are no worker processes",
     "multiprocessing_context": "leave it out: there are no worker processes",
-    "prefetch_factor": "memory= bounds what is read ahead, "
-    "strategy=forebay.Strategy(batch_buffers=n) the batches that are ready",
-    "prefetch": "memory= bounds what is read ahead, strategy=forebay.Strategy(batch_buffers=n) the batches that are ready",
+    "prefetch_factor": "prefetch=n is the number of batches on which sample= and batch= work ahead; "
+    "memory= bounds what is read ahead",
     "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
     "fills it from the start",
     "pin_memory": "leave it out: batches are numpy arrays; torch.from_numpy(array).pin_memory() gives a pinned tensor",
-    "collate_fn": "decode= takes a function of the batch, a dict of field name to array",
-    "transform": "decode= takes a function of the batch, a dict of field name to array",
+    "collate_fn": "collate= takes a function of the list of what sample= returned",
+    "transform": "sample= takes a function of one sample, a dict of field name to array; batch= one of the batch",
+    "decode": "it is called batch=, a function of the batch; sample= takes a function of one sample",
     "generator": "seed= decides every shuffle",
     "num_replicas": "world= says which ranks there are; under torchrun, MPI and SLURM it is found out",
     "rank": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
@@ -529,7 +545,12 @@ def unknown_option(name: str) -> OptionError:
     """Make the error for an unknown argument, with the option that has its meaning here."""
     import difflib
 
-    names = ["dataset", "decode", *(option.name for option in OPTIONS if option.name not in _OF_OPEN)]
+    names = [
+        "dataset",
+        "sample",
+        "batch",
+        *(option.name for option in OPTIONS if option.name not in _OF_OPEN),
+    ]
     hint = _ELSEWHERE.get(name)
     if name in _OF_OPEN:
         hint = f"forebay.open takes it: forebay.Loader(forebay.open(path, {name}=...), ...)"
@@ -640,6 +661,9 @@ OPTIONS: tuple[Option, ...] = (
         _checked("checksums", _flag),
         "whether the checksum of every record is computed, where the format has one",
     ),
+    Option("threads", None, _from_to(1, 1024), "threads that call sample= and batch="),
+    Option("prefetch", 2, _from_to(0, 60), "batches on which sample= and batch= work ahead of the script"),
+    Option("collate", "stack", _collate, "how results of sample= become a batch: " + ", ".join(COLLATES)),
     Option(
         "timeout",
         600.0,

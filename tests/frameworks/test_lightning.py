@@ -93,7 +93,7 @@ def expected(small_lmdb):
 @pytest.fixture
 def training(small_lmdb):
     with forebay.Loader(
-        small_lmdb, BATCH, order="shuffle", seed=4, memory="16MiB", decode=tensors
+        small_lmdb, BATCH, order="shuffle", seed=4, memory="16MiB", batch=tensors
     ) as training:
         yield training
 
@@ -119,7 +119,7 @@ def test_validation_checked_before_training_does_not_move_the_loaders(
     tmp_path, small_lmdb, training, expected
 ):
     with forebay.Loader(
-        small_lmdb, BATCH, order="sequential", memory="16MiB", decode=tensors, name="validation"
+        small_lmdb, BATCH, order="sequential", memory="16MiB", batch=tensors, name="validation"
     ) as validation:
         model = Model(training)
         assert fit(tmp_path, model, training, validation, num_sanity_val_steps=2) == []

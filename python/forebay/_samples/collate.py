@@ -1,0 +1,218 @@
+"""Collate: the results of the samples of a batch become one value.
+
+Results are trees: dictionaries, tuples and NamedTuples with values at their leaves. All results of
+a batch have the same tree, and so has the batch. At each leaf stands what became of the values:
+
+============  ==========================================================================
+``"stack"``   an array ``(samples, *shape)``; shapes are equal
+``"pad"``     :class:`Padded`: arrays filled up with zeros to the longest, and lengths
+``"ragged"``  :class:`Ragged`: arrays joined along their first axis, and offsets
+``"list"``    the list of values, whatever they are
+============  ==========================================================================
+
+With ``"pad"`` and ``"ragged"``, scalars are stacked. Strings and bytes are always a list. Types
+never change in silence: dtypes are equal too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay._core import OptionError, option_error
+
+__all__ = ["Padded", "Ragged", "collate"]
+
+Array = npt.NDArray[Any]
+# The keys that lead to a leaf.
+Path = tuple[str | int, ...]
+
+
+class Padded(NamedTuple):
+    """Arrays of different shapes, each filled up with zeros at the end (``collate="pad"``).
+
+    Attributes
+    ----------
+    values : ndarray, shape (samples, *longest)
+        The arrays.
+    lengths : ndarray of int64, shape (samples,) or (samples, axes)
+        Length of each array; where arrays have several axes, its shape.
+    """
+
+    values: Array
+    lengths: npt.NDArray[np.int64]
+
+
+class Ragged(NamedTuple):
+    """Arrays of different lengths, one after the other (``collate="ragged"``).
+
+    Attributes
+    ----------
+    values : ndarray, shape (sum of lengths, *rest)
+        The arrays, joined along their first axis.
+    offsets : ndarray of int64, shape (samples + 1,)
+        Sample ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+    """
+
+    values: Array
+    offsets: npt.NDArray[np.int64]
+
+
+class _Leaf:
+    """The values of one leaf, and the words that errors need."""
+
+    def __init__(self, how: str, values: Sequence[Any], ids: Sequence[int], path: Path) -> None:
+        self.how, self.values, self.ids, self.path = how, values, ids, path
+
+    def wrong(self, at: int, found: str, other: str, fitting: str = '"list"') -> OptionError:
+        """Make the error for a value that differs from the first, with what would take it."""
+        return option_error(
+            f'collate="{self.how}": {_name(self.path)}: sample {self.ids[at]} has {found}, sample {self.ids[0]} has {other}',
+            f"return equal ones, or collate them by {fitting} or a function of the results",
+        )
+
+    def arrays(self) -> list[Array]:
+        """Return the values as arrays of equal dtype, equal number of axes, and not of objects."""
+        arrays = [self._array(at, value) for at, value in enumerate(self.values)]
+        first = arrays[0]
+        for at, array in enumerate(arrays):
+            if array.dtype != first.dtype or array.ndim != first.ndim:
+                self.differs(arrays, at)
+        return arrays
+
+    def differs(self, arrays: Sequence[Array], at: int) -> None:
+        """Raise the error for an array that differs from the first."""
+        array, first = arrays[at], arrays[0]
+        found, other = (f"shape {one.shape}, dtype {one.dtype}" for one in (array, first))
+        if self.how == "stack" and array.dtype == first.dtype and array.ndim == first.ndim:
+            raise self.wrong(at, found, other, '"pad", "ragged", "list"')
+        raise self.wrong(at, found, other)
+
+    def _array(self, at: int, value: Any) -> Array:
+        is_plain = type(value) is np.ndarray
+        if not is_plain and isinstance(value, list | set | dict | np.ma.MaskedArray):
+            array = None
+        else:
+            array = value if is_plain else np.asarray(value)
+        if array is None or array.dtype.hasobject:
+            raise option_error(
+                f'collate="{self.how}": {_name(self.path)}: expected an array or a number, found for sample {self.ids[at]} '
+                f"{_tree(value)}{'' if array is None else f', dtype {array.dtype}'}",
+                'return it as an array (np.asarray) or in a tuple; collate="list" or a function takes any object',
+            )
+        return array
+
+
+def _stack(leaf: _Leaf) -> Array:
+    arrays = leaf.arrays()
+    first = arrays[0]
+    for at, array in enumerate(arrays):
+        if array.shape != first.shape:
+            leaf.differs(arrays, at)
+    # With `out`, a byte order stays as it is.
+    return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
+
+
+def _pad(leaf: _Leaf) -> Padded | Array:
+    arrays = leaf.arrays()
+    first = arrays[0]
+    if first.ndim == 0:
+        return _stack(leaf)
+    shapes = np.array([array.shape for array in arrays], np.int64)
+    values = np.zeros((len(arrays), *shapes.max(axis=0)), first.dtype)
+    for at, array in enumerate(arrays):
+        values[at][tuple(map(slice, array.shape))] = array
+    return Padded(values, shapes[:, 0].copy() if first.ndim == 1 else shapes)
+
+
+def _ragged(leaf: _Leaf) -> Ragged | Array:
+    arrays = leaf.arrays()
+    first = arrays[0]
+    if first.ndim == 0:
+        return _stack(leaf)
+    for at, array in enumerate(arrays):
+        if array.shape[1:] != first.shape[1:]:
+            leaf.differs(arrays, at)
+    offsets = np.zeros(len(arrays) + 1, np.int64)
+    np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    values = np.empty((int(offsets[-1]), *first.shape[1:]), first.dtype)
+    return Ragged(np.concatenate(arrays, out=values), offsets)
+
+
+_LEAVES: Mapping[str, Callable[[_Leaf], Any]] = {"stack": _stack, "pad": _pad, "ragged": _ragged}
+
+
+def collate(how: str, results: Sequence[Any], ids: Sequence[int], path: Path = ()) -> Any:
+    """Collate the results of at least one sample.
+
+    Parameters
+    ----------
+    how : str
+        ``"stack"``, ``"pad"``, ``"list"`` or ``"ragged"``.
+    results : sequence
+        What the function returned for each sample.
+    ids : sequence of int
+        The ids of these samples, for errors.
+    path : tuple
+        Where in the results these stand, for errors.
+
+    Raises
+    ------
+    OptionError
+        If the results do not go together; it names the field and two samples.
+    """
+    first = results[0]
+    if isinstance(first, dict):
+        _check_alike(how, results, ids, path, lambda one: one.keys(), isinstance)
+        return {key: collate(how, [one[key] for one in results], ids, (*path, key)) for key in first}
+    if isinstance(first, tuple):
+        _check_alike(how, results, ids, path, len, lambda one, kind: type(one) is kind)
+        names: Iterable[str | int] = getattr(first, "_fields", range(len(first)))
+        columns = zip(names, zip(*results, strict=True), strict=True)
+        parts = [collate(how, column, ids, (*path, name)) for name, column in columns]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    if how == "list":
+        return list(results)
+    leaf = _Leaf(how, results, ids, path)
+    if isinstance(first, str | bytes):
+        for at, one in enumerate(results):
+            if type(one) is not type(first):
+                raise leaf.wrong(at, _tree(one), _tree(first))
+        return list(results)
+    return _LEAVES[how](leaf)
+
+
+def _check_alike(
+    how: str,
+    results: Sequence[Any],
+    ids: Sequence[int],
+    path: Path,
+    parts: Callable[[Any], Any],
+    is_kind: Callable[[Any, type], bool],
+) -> None:
+    """Raise where a result is no tree like the first."""
+    first = results[0]
+    kind = dict if isinstance(first, dict) else type(first)
+    for at, one in enumerate(results):
+        if not is_kind(one, kind) or parts(one) != parts(first):
+            raise option_error(
+                f'collate="{how}": {_name(path)}: sample {ids[at]} has {_tree(one)}, sample {ids[0]} has {_tree(first)}',
+                "return the same fields for each sample, or give collate= a function of the results",
+            )
+
+
+def _tree(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a dictionary with {', '.join(map(repr, value)) or 'nothing'}"
+    if isinstance(value, tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def _name(path: Path) -> str:
+    if not path:
+        return "the result"
+    return "field " + "".join(f"[{key!r}]" for key in path)

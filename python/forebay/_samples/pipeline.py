@@ -1,0 +1,103 @@
+"""The batches that a loader works on ahead of the script: at most ``prefetch``, and the next one.
+
+The thread that iterates takes batches from the engine, so Ctrl-C, warnings and errors of the engine
+arrive where they do without functions, and the engine's times mean the same. Threads of a crew call
+the functions. The crew lives as long as the loader; what was read ahead lives as long as the
+iteration.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import deque
+
+from forebay._iteration import Batch
+from forebay._samples.crew import Crew
+from forebay._samples.functions import Functions
+from forebay._samples.work import Work
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """The functions of a loader, their threads, and the batches under way."""
+
+    def __init__(self, functions: Functions, name: str) -> None:
+        self.functions = functions
+        self.threads = 1
+        self.prefetch = 0
+        """Batches that are worked on ahead of the one that is delivered next."""
+        self._works: deque[Work] = deque()
+        self.has_warned = False
+        """Whether the user was warned of a replaced sample."""
+        self.crew = Crew(f"forebay-{name}")
+        # Reentrant: the collector may drop an iteration at any place.
+        self._lock = threading.RLock()
+        self._has_warned_of_threads = False
+        self.wait_s = 0.0
+        """How long the script has waited for functions [s]."""
+
+    def set_size(self, threads: int, prefetch: int) -> None:
+        """Set the number of threads, and of batches ahead, while no thread runs."""
+        self.threads = self.crew.size = threads
+        self.prefetch = prefetch
+
+    def renew(self) -> deque[Work]:
+        """Cancel what is under way; return the queue of the iteration that begins.
+
+        Each iteration has its own, so that a stale one cannot add to that of its successor.
+        """
+        self.drop()
+        return self._works
+
+    def add(self, works: deque[Work], batch: Batch) -> None:
+        """Begin to work on a batch, as the last one of ``works``."""
+        has_samples = self.functions.sample is not None
+        runs = max(1, min(self.threads, len(batch.indices))) if has_samples else 1
+        work = Work(self.functions, batch)
+        # First: an interrupt must not lose the batch. `wait_for` queues what one kept from it.
+        works.append(work)
+        self._queue(works, work, runs)
+        if self.crew.refused and not self._has_warned_of_threads:
+            self._has_warned_of_threads = True
+            warnings.warn(
+                f"the system refused one of {self.threads} threads for sample= and batch= (ulimit -u, pids.max); "
+                "fewer run them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _queue(self, works: deque[Work], work: Work, runs: int) -> None:
+        with self._lock:
+            if works is self._works:
+                self.crew.put(work, runs)
+            else:
+                # Dropped by another thread; a closed loader must not start threads again.
+                work.cancel()
+
+    def wait_for(self, works: deque[Work]) -> Work:
+        """Wait for the first batch under way, and return it."""
+        work = works[0]
+        if not work.is_done():
+            if not work.has_begun():
+                self._queue(works, work, 1)
+            begun = time.perf_counter()
+            try:
+                work.wait()
+            finally:
+                self.wait_s += time.perf_counter() - begun
+        return work
+
+    def drop(self) -> None:
+        """Cancel what is under way; any thread may call it, also within a finalizer."""
+        with self._lock:
+            works, self._works = self._works, deque()
+        for work in list(works):
+            work.cancel()
+
+    def close(self) -> None:
+        """Cancel what is under way and end the threads."""
+        self.drop()
+        self.crew.stop(join=True)

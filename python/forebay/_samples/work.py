@@ -1,0 +1,129 @@
+"""The work for one batch: threads take its samples one by one, the last one makes the batch.
+
+Each thread that runs the work claims the next sample that no other has, so that slow samples do not
+hold up others. Of samples that fail, the error of the first in the order of the batch is raised,
+whatever the threads do: a thread stops at samples after one that failed, never before it.
+
+The batch of the engine, with its lease on a buffer, is kept until the result exists.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from forebay._iteration import Batch, Position
+from forebay._samples.functions import Functions
+
+__all__ = ["Work"]
+
+
+class Work:
+    """The work for one batch. Only the thread that iterates calls the methods but :meth:`run`."""
+
+    __slots__ = (
+        "_active", "_batch", "_claims", "_done", "_error", "_failed_at", "_functions", "_has_begun",
+        "_indices", "_is_cancelled", "_is_finished", "_lock", "_randomness", "_results", "_value",
+        "position",
+    )  # fmt: skip
+
+    def __init__(self, functions: Functions, batch: Batch) -> None:
+        self._functions = functions
+        self._batch: Batch | None = batch
+        self.position: Position = batch.position
+        self._indices = batch.indices
+        self._randomness = functions.randomness(batch.position)
+        samples = len(batch.indices) if functions.sample is not None else 0
+        self._results: list[Any] = [None] * samples
+        # Threads share it: its `next` is atomic.
+        self._claims = iter(range(samples))
+        self._active = 0
+        self._has_begun = self._is_finished = False
+        self._failed_at = samples
+        self._error: BaseException | None = None
+        self._value: Any = None
+        self._is_cancelled = False
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Take part in the work; any number of threads may call it, any number of times."""
+        with self._lock:
+            if self._is_finished:
+                return
+            self._has_begun = True
+            self._active += 1
+        if self._results:
+            self._call_samples()
+        with self._lock:
+            self._active -= 1
+            # No sample is left to claim, or no other is called; so this is the end of it.
+            is_last = self._active == 0 and not self._is_finished
+            self._is_finished |= is_last
+        if is_last:
+            self._finish()
+            # Only now, when no frame refers to the batch.
+            self._done.set()
+            if self._is_cancelled:
+                self.forget()
+
+    def _call_samples(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        for at in self._claims:
+            if self._is_cancelled or at > self._failed_at:
+                return
+            try:
+                self._results[at], number = self._functions.call(batch, at, self._randomness)
+                self._indices[at] = number
+            except BaseException as error:
+                with self._lock:
+                    if at < self._failed_at:
+                        self._failed_at, self._error = at, error
+
+    def _finish(self) -> None:
+        batch, self._batch = self._batch, None
+        results, self._results = self._results, []
+        if batch is not None and self._error is None and not self._is_cancelled:
+            try:
+                self._value = self._functions.finish(results, batch, self._indices)
+            except BaseException as error:
+                self._error = error
+
+    def cancel(self) -> None:
+        """Call the function for no further sample; samples under way are finished."""
+        self._is_cancelled = True
+        # A finalizer may call this within `run`, so it never waits for the lock.
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._active == 0:
+                    # It has not begun, so no thread would give back the buffer of the batch.
+                    self._is_finished = True
+                    self._batch = None
+                    self._done.set()
+            finally:
+                self._lock.release()
+        if self._done.is_set():
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the result and the error, whose traceback refers to this work."""
+        self._value = self._error = None
+
+    def wait(self) -> None:
+        """Wait for the result. A signal handler that raises leaves the work as it is."""
+        self._done.wait()
+
+    def has_begun(self) -> bool:
+        """Whether a thread runs it, or has."""
+        return self._has_begun
+
+    def is_done(self) -> bool:
+        """Whether :meth:`wait` returns at once."""
+        return self._done.is_set()
+
+    def outcome(self) -> tuple[Any, BaseException | None] | None:
+        """Return the result and the error of a function; None if the work was cancelled."""
+        outcome = self._value, self._error
+        # In this order: `cancel` sets the flag before it forgets both.
+        return None if self._is_cancelled else outcome
