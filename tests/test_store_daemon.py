@@ -336,7 +336,7 @@ def run(*arguments, status=0):
 def test_the_command_starts_shows_and_stops(store_daemons, several):  # noqa: F811
     assert json.loads(run("status", "--json")) == {"daemon": None}
     assert json.loads(run("stop", "--json")) == {"pid": None, "users": 0}
-    started = json.loads(run("start", "--memory", "64MiB", "--idle", "10min", "--json"))
+    started = json.loads(run("start", "--memory", "64MiB", "--idle", "10m", "--json"))
     assert started["is_new"]
     daemon = started["daemon"]
     assert (daemon["memory_bytes"], daemon["idle_s"], daemon["held_bytes"]) == (64 << 20, 600, 0)

@@ -14,7 +14,7 @@ _MOST = (1 << 31) - 1
 _MAX_BYTES = (1 << 62) - 1
 
 # Units of durations [s].
-_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _MAX_SECONDS = 1e9
 
 COUNT = click.IntRange(1, _MOST)
