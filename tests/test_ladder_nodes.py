@@ -157,7 +157,10 @@ def test_a_drill_that_is_not_understood_is_refused(several, monkeypatch):
     finally:
         pool.end()
     assert outcome.kind == "OptionError"
-    assert "FOREBAY_FAILPOINT: expected guess:wrong, share:lose:N, or stop:PLACE[:N]" in outcome.message
+    assert (
+        "FOREBAY_FAILPOINT: expected guess:wrong, share:lose:N, ucx:any, ucx:load, or stop:PLACE[:N]"
+        in outcome.message
+    )
 
 
 def test_a_database_in_random_order_is_guessed_badly_and_read_well(pool, tmp_path):

@@ -115,14 +115,13 @@ def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
         uncopied_bytes = sum(one["uncopied"] for one in found)
         source_bytes = read_bytes(server)
         assert source_bytes >= DATA_BYTES
-        if direct:
-            assert source_bytes <= 1.01 * DATA_BYTES + uncopied_bytes
+        # A busy machine may slow a tier down so much that it is not used for a while. Without
+        # O_DIRECT the page cache serves what is read again before it is copied, but a busy kernel
+        # may drop pages.
+        if source_bytes <= 1.01 * DATA_BYTES + (uncopied_bytes if direct else 0):
             return
-        # The page cache serves what is read again before it is copied, but a busy kernel may drop
-        # pages.
-        if source_bytes <= 1.01 * DATA_BYTES:
-            return
-    raise AssertionError(f"{source_bytes} bytes were read of {DATA_BYTES}")
+    warnings = [one["warnings"] for one in found]
+    raise AssertionError(f"{source_bytes} bytes were read of {DATA_BYTES}; {warnings}")
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])
