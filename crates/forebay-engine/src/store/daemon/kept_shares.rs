@@ -66,14 +66,17 @@ impl<M> KeptShares<M> {
 
     /// The newest share of a data set, which `client` uses from now on instead of any other.
     pub(super) fn find(&mut self, data_set: &DataSet, client: ClientId) -> Option<&KeptShare<M>> {
-        self.release(client, false);
-        self.shares.retain(|share| !(share.users.is_empty() && share.data_set.is_other_state_of(data_set)));
+        let of_version = |share: &&KeptShare<M>| share.data_set.version == data_set.version;
+        let newest = self.shares.iter().filter(of_version).map(|share| share.came).max();
+        // Before it releases another one, which might drop this one.
         let used = self.tick();
-        let newest = self.shares.iter_mut().filter(|share| share.data_set.version == data_set.version);
-        let share = newest.max_by_key(|share| share.came)?;
-        share.used = used;
-        share.users.insert(client);
-        Some(share)
+        if let Some(share) = self.shares.iter_mut().find(|share| Some(share.came) == newest) {
+            share.used = used;
+            share.users.insert(client);
+        }
+        self.release_but(newest, client, false);
+        self.shares.retain(|share| !(share.users.is_empty() && share.data_set.is_other_state_of(data_set)));
+        self.shares.iter().find(|share| Some(share.came) == newest)
     }
 
     /// Keeps a share, which `client` uses from now on instead of any other; in case of error, the
@@ -103,11 +106,16 @@ impl<M> KeptShares<M> {
     /// `client` uses its share no more; `drops` it if no other does. Returns what was freed
     /// \[bytes\].
     pub(super) fn release(&mut self, client: ClientId, drops: bool) -> u64 {
+        self.release_but(None, client, drops)
+    }
+
+    /// The same, but for the share that came as number `stays`.
+    fn release_but(&mut self, stays: Option<u64>, client: ClientId, drops: bool) -> u64 {
         let before = self.held_bytes();
         let used = self.tick();
         let mut is_dropped = Vec::with_capacity(self.shares.len());
         for share in &mut self.shares {
-            let was_used = share.users.remove(&client);
+            let was_used = Some(share.came) != stays && share.users.remove(&client);
             if was_used {
                 share.used = used;
             }
@@ -244,6 +252,16 @@ mod tests {
         assert_eq!(kept(&shares), [0; 0]);
     }
 
+    #[test]
+    fn a_client_that_asks_again_gets_the_share_that_it_has() {
+        let mut shares = KeptShares::new(100);
+        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
+        shares.keep(data_set(0, 0), 3, 1, 1).unwrap();
+        // Without its client, the second one would be dropped now.
+        shares.keep(data_set(0, 1), 3, 2, 2).unwrap();
+        assert_eq!(shares.find(&data_set(0, 0), 1).unwrap().memory, 1);
+    }
+
     #[derive(Clone, Debug)]
     enum Operation {
         Find(u8, u8, ClientId),
@@ -282,8 +300,7 @@ mod tests {
                         let found = shares.find(&wanted, client).map(|share| share.memory);
                         uses.remove(&client);
                         uses.extend(found.map(|found| (client, found)));
-                        // It is the newest of all, unless releasing another one has dropped it.
-                        prop_assert!(found.is_none() || found == newest);
+                        prop_assert_eq!(found, newest);
                     }
                     Operation::Keep(place, version, bytes, client) => {
                         match shares.keep(data_set(place, version), bytes, number, client) {
