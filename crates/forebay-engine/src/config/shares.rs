@@ -78,8 +78,7 @@ fn cut(
     own_node: usize,
     caller: &dyn Host,
 ) -> Result<JobShares, Error> {
-    let map =
-        chunk_map(files, index).map_err(|error| Error::local(format!("cannot cut the data set: {error}")))?;
+    let map = chunk_map(files, index)?;
     let samples = index.samples();
     let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
     let units = share_units(index, &map, unit_bytes, caller)?;

@@ -129,7 +129,7 @@ pub(crate) fn decide(
         settings,
         own_node,
     } = question;
-    let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
+    let map = chunk_map(files, index)?;
     let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
     let paths = source.dataset().shards().iter().map(|shard| shard.path.as_path());
     check_sources(&options.tiers.tiers, paths)?;
@@ -287,7 +287,7 @@ pub(crate) fn open(
         files: Arc::clone(files),
         watched,
         states: plan.states.clone(),
-        map: chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?,
+        map: chunk_map(files, index)?,
         placement: Arc::new(move |chunk| level(chunk.0)),
         options: options.tiers.clone(),
         buffer_bytes: plan.buffer_bytes as usize,

@@ -22,9 +22,10 @@ const THREADS: usize = 16;
 const FILES_AT_ONCE: u64 = 256;
 
 /// How the bytes of a data set are cut.
-pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> io::Result<ChunkMap> {
+pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> Result<ChunkMap, TierError> {
     if files.are_of_samples() {
-        return ChunkMap::of_sample_files(Arc::clone(index) as _);
+        return ChunkMap::of_sample_files(Arc::clone(index) as _)
+            .map_err(TierError::io("", "cut the data set into chunks"));
     }
     let sizes: Vec<u64> = (0..files.len() as u32).map(|shard| files.bytes(ShardId(shard))).collect();
     Ok(ChunkMap::of_files(&sizes))

@@ -28,7 +28,7 @@ const UNITS_AT_ONCE: usize = 256;
 pub(crate) struct UnitCost {
     /// In memory.
     pub(crate) memory: UnitBytes,
-    /// What is read for it from the files \[bytes\].
+    /// Bytes that are read from the files for it \[bytes\].
     pub(crate) read_bytes: u64,
 }
 

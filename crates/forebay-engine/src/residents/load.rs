@@ -13,15 +13,11 @@ use forebay_types::{Extent, Located};
 use crate::dataset::unit_ranges::kept_ranges;
 use crate::error::Error;
 use crate::host::Host;
-use crate::host::parts_in_threads::work_in_threads;
+use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};
 use crate::residents::memory::{PlacedRange, place_all, table};
 
 /// Bytes that a thread reads at a time: large reads reach all servers of a striped file.
 const PART_BYTES: u64 = 8 << 20;
-
-/// Threads that read from storage of other nodes, and from local storage.
-const NETWORK_THREADS: usize = 8;
-const LOCAL_THREADS: usize = 2;
 
 /// Reads the units that an order says a node keeps; returns their memory, and the bytes read.
 pub(crate) fn load(
@@ -41,15 +37,10 @@ pub(crate) fn load(
     let pieces = pieces_of(&placed);
     let parts = cut(&pieces);
     let failing = Failing::default();
-    let threads = if files.is_local() { LOCAL_THREADS } else { NETWORK_THREADS };
-    let read = work_in_threads(
-        parts.len(),
-        threads,
-        "load the share of this node",
-        bytes,
-        caller,
-        |part, memory| read_part(&pieces[parts[part].clone()], files, &failing, &draft, memory),
-    )?;
+    let work = |part: usize, memory: &mut Vec<u8>| {
+        read_part(&pieces[parts[part].clone()], files, &failing, &draft, memory)
+    };
+    let read = work_in_threads(parts.len(), load_threads(files), LOADS_SHARE, bytes, caller, work)?;
     Ok((draft.seal()?, read))
 }
 

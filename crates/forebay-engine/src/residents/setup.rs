@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::Links;
 use crate::residents::memory::ENTRY_BYTES;
-use crate::store::exchange;
+use crate::store::{exceeds_memory, exchange};
 
 /// Order entropy that the windows reach where the user gives no bound.
 pub(crate) const DEFAULT_ENTROPY: f64 = 0.8;
@@ -154,12 +154,9 @@ fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<Node
     let free = host::available_bytes();
     let left = budget.left_bytes().saturating_sub(question.buffer_bytes());
     match options.strategy.store {
-        Some(StoreSize::Bytes(bytes)) if bytes.min(owned_bytes) > free => Err(Error::Memory {
-            message: format!(
-                "Strategy(store=): {bytes} bytes, but {free} bytes of memory are free on this node"
-            ),
-            hint: "give store= less; what does not fit is streamed from the source".into(),
-        }),
+        Some(StoreSize::Bytes(bytes)) if bytes.min(owned_bytes) > free => {
+            Err(exceeds_memory(bytes, free, "streamed"))
+        }
         Some(StoreSize::Bytes(bytes)) => {
             let rest = if budget.is_default { (free - bytes.min(owned_bytes)) / MEMORY_SHARE } else { 0 };
             Ok(NodeMemory { resident_bytes: bytes, staging_bytes: left.max(rest), divides: false })

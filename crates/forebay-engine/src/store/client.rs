@@ -21,7 +21,8 @@ use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
 use crate::store::requests::{Failed, Request, RequestLimits, Requests};
-use crate::store::setup::{STORE, StorePlan};
+use crate::store::server::STORE;
+use crate::store::setup::StorePlan;
 use crate::store::ucx::Fetchers;
 
 /// How often a wait checks whether to go on.
@@ -72,8 +73,7 @@ impl Store {
         files: &ShardFiles,
         index: &Arc<Index>,
     ) -> Result<Self, Error> {
-        let map = chunk_map(files, index)
-            .map_err(|error| Error::local(format!("cannot cut the data set into chunks: {error}")))?;
+        let map = chunk_map(files, index)?;
         let mut peers = vec![None; plan.slots.len()];
         let (mut names, mut addresses) = (vec![None; plan.slots.len()], Vec::new());
         for peer in &plan.peers {

@@ -137,12 +137,12 @@ impl<'a> Keeping<'a> {
         })
     }
 
-    /// The same, if the kept share is to be left to the loaders that use it, as these `chunks` are
-    /// others than its own; else `None`.
-    pub(super) fn room_beside_others(&self, chunks: &[u64]) -> Option<KeptRoom> {
+    /// The same, if the kept share is to be left to the loaders that use it, as the `chunks` of
+    /// this one are others than its own; else `None`.
+    pub(super) fn room_beside_others(&self, chunks: impl FnOnce() -> Vec<u64>) -> Option<KeptRoom> {
         let session = self.session.as_ref()?;
         let found = session.found.as_ref()?;
-        let is_left = found.is_shared && found.chunks != chunks;
+        let is_left = found.is_shared && found.chunks != chunks();
         is_left.then_some(KeptRoom { bytes: session.unused_bytes, chunks: None })
     }
 

@@ -6,9 +6,7 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_host::Draft;
 use forebay_io::{At, Failing, ShardFiles};
@@ -16,17 +14,11 @@ use forebay_tier::{CHUNK_BYTES, ChunkMap, Geometry};
 
 use crate::error::Error;
 use crate::host::Host;
+use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};
 use crate::store::daemon::Found;
 
 /// Chunks that a thread reads at a time: large reads reach all servers of a striped file.
 const RUN_CHUNKS: usize = 8;
-
-/// Threads that read from storage of other nodes, and from local storage.
-const NETWORK_THREADS: usize = 8;
-const LOCAL_THREADS: usize = 2;
-
-/// Interval between two reports of progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where the bytes of a share came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,63 +38,18 @@ pub(super) fn load(
     caller: &dyn Host,
 ) -> Result<(OwnedFd, LoadedBytes), Error> {
     let draft = Draft::new("forebay-share", (chunks.len() as u64 * CHUNK_BYTES).max(1))?;
-    let threads = if files.is_local() { LOCAL_THREADS } else { NETWORK_THREADS };
     let runs = chunks.len().div_ceil(RUN_CHUNKS);
-    let next = AtomicUsize::new(0);
-    let (from_source, from_kept) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (stopped, failing) = (AtomicBool::new(false), Failing::default());
-    let failure: Mutex<Option<Error>> = Mutex::default();
-    let work = || {
-        let mut bytes = Vec::new();
-        while !stopped.load(Ordering::Relaxed) {
-            let run = next.fetch_add(1, Ordering::Relaxed);
-            if run >= runs {
-                return;
-            }
-            let slots = run * RUN_CHUNKS..((run + 1) * RUN_CHUNKS).min(chunks.len());
-            let read = load_run(files, &failing, map, chunks, slots, kept, &draft, &mut bytes);
-            match read {
-                Ok(read) => {
-                    from_source.fetch_add(read.source, Ordering::Relaxed);
-                    from_kept.fetch_add(read.kept, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                    stopped.store(true, Ordering::Relaxed);
-                    return;
-                }
-            }
-        }
+    let (from_kept, failing) = (AtomicU64::new(0), Failing::default());
+    let all_bytes = chunks.len() as u64 * CHUNK_BYTES;
+    let work = |run: usize, memory: &mut Vec<u8>| {
+        let slots = run * RUN_CHUNKS..((run + 1) * RUN_CHUNKS).min(chunks.len());
+        let loaded = load_run(files, &failing, map, chunks, slots, kept, &draft, memory)?;
+        from_kept.fetch_add(loaded.kept, Ordering::Relaxed);
+        Ok(loaded.source + loaded.kept)
     };
-    let all = chunks.len() as u64 * CHUNK_BYTES;
-    let is_interrupted = std::thread::scope(|scope| {
-        let started: Vec<_> = (0..threads.min(runs))
-            .map_while(|number| {
-                let thread = std::thread::Builder::new().name(format!("forebay-load-{number}"));
-                thread.spawn_scoped(scope, work).ok()
-            })
-            .collect();
-        if started.is_empty() {
-            work();
-        }
-        let mut is_interrupted = false;
-        while started.iter().any(|thread| !thread.is_finished()) {
-            std::thread::sleep(PROGRESS_INTERVAL);
-            let read = from_source.load(Ordering::Relaxed) + from_kept.load(Ordering::Relaxed);
-            if !caller.progress("load the share of this node", read.min(all), all) {
-                is_interrupted = true;
-                stopped.store(true, Ordering::Relaxed);
-            }
-        }
-        is_interrupted
-    });
-    if is_interrupted {
-        return Err(Error::Interrupted);
-    }
-    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
-    let loaded = LoadedBytes { source: from_source.into_inner(), kept: from_kept.into_inner() };
+    let bytes = work_in_threads(runs, load_threads(files), LOADS_SHARE, all_bytes, caller, work)?;
+    let kept = from_kept.into_inner();
+    let loaded = LoadedBytes { source: bytes - kept, kept };
     Ok((draft.seal()?, loaded))
 }
 

@@ -2,7 +2,8 @@
 //! others.
 //!
 //! - `setup`: the leaders agree on the layout, load the shares and exchange addresses
-//!   ([`StorePlan`]). A [`Server`] of each leader exports its share.
+//!   ([`StorePlan`]).
+//! - `server`: each leader's [`Server`] exports its share.
 //! - `load`: reads a share from the files.
 //! - `daemon`: keeps shares between jobs. `keeping`: what a leader does with it.
 //! - `client`: what each rank does with a store ([`Store`]): where bytes are, and requests for
@@ -18,9 +19,11 @@ mod keeping;
 mod load;
 mod probe;
 mod requests;
+mod server;
 mod setup;
 mod ucx;
 
 pub(crate) use client::{Part, Store, Want};
 pub(crate) use requests::{Failed, RequestLimits};
-pub(crate) use setup::{MadeStore, Server, StorePlan, StoreQuestion, exchange, set_up};
+pub(crate) use server::Server;
+pub(crate) use setup::{MadeStore, StorePlan, StoreQuestion, exceeds_memory, exchange, set_up};

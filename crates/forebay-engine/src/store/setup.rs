@@ -10,8 +10,7 @@
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
@@ -19,8 +18,7 @@ use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
 use forebay_tier::CHUNK_BYTES;
 use forebay_transport::{
-    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, StoreId, UcxExporter, UcxPeer,
-    server_threads,
+    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
 };
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
@@ -32,13 +30,10 @@ use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
-use crate::store::daemon::Connection;
 use crate::store::keeping::{Keeping, KeptRoom, Share, ShareSource};
 use crate::store::probe::{self, Probe};
+use crate::store::server::{STORE, Server};
 use crate::store::ucx;
-
-/// Each loader has servers of its own, with one store.
-pub(super) const STORE: StoreId = StoreId(0);
 
 /// What secrets of stores are derived for.
 const PURPOSE: &str = "forebay 2026 shares of in-memory stores";
@@ -49,9 +44,6 @@ const MEMORY_SHARE: u64 = 2;
 /// A kept share with this part of its chunks more or less than what `auto` would hold is held as it
 /// is: the free memory differs a little from job to job.
 const KEPT_TOLERANCE: u64 = 8;
-
-/// How long the end of a loader waits for other nodes that still fetch.
-const LINGER: Duration = Duration::from_secs(10);
 
 /// What each process needs to use the store.
 #[derive(Clone, Serialize, Deserialize)]
@@ -104,18 +96,6 @@ pub(crate) struct StoreQuestion<'a> {
     pub(crate) links: Option<&'a Links>,
 }
 
-/// Serves the share of this node until it is dropped, and has the store daemon keep it.
-pub(crate) struct Server {
-    /// `None` on a single node.
-    exporter: Option<Exporter>,
-    /// Lets others read the share, too.
-    _ucx: Option<UcxExporter>,
-    /// Ranks of other nodes.
-    clients: usize,
-    /// The connection to the store daemon, which holds the share for it.
-    daemon: Mutex<Option<Connection>>,
-}
-
 /// What a leader has made.
 pub(crate) struct MadeStore {
     pub(crate) plan: StorePlan,
@@ -123,68 +103,6 @@ pub(crate) struct MadeStore {
     pub(crate) share: OwnedFd,
     pub(crate) server: Server,
     pub(crate) fallback: Option<Fallback>,
-}
-
-impl Server {
-    /// Ends the service.
-    pub(crate) fn withdraw(&self) {
-        if let Some(exporter) = &self.exporter {
-            exporter.withdraw(STORE);
-        }
-    }
-
-    /// Ranks of other nodes that are connected.
-    fn connected(&self) -> usize {
-        self.exporter.as_ref().map_or(0, |exporter| exporter.clients(STORE))
-    }
-
-    fn connections(&self) -> usize {
-        self.exporter.as_ref().map_or(0, Exporter::connections)
-    }
-
-    /// Tells the store daemon that the share is not used any more.
-    pub(crate) fn release_share(&self) {
-        self.daemon.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    /// Waits until the ranks of all other nodes are connected: one that came later might find that
-    /// this node has finished.
-    pub(crate) fn wait_for_clients(
-        &self,
-        links: Option<&Links>,
-        within: Duration,
-        caller: &dyn Host,
-    ) -> Result<(), Error> {
-        let begun = Instant::now();
-        while self.connected() < self.clients {
-            if let Some(failure) = links.and_then(Links::failure) {
-                return Err(failure.into());
-            }
-            if caller.interrupted() {
-                return Err(Error::Interrupted);
-            }
-            if begun.elapsed() > within {
-                return Err(Error::Timeout {
-                    seconds: within.as_secs(),
-                    what: format!(
-                        "waiting for ranks of other nodes to connect to the share of this one (expected {}, found {})",
-                        self.clients,
-                        self.connected()
-                    ),
-                });
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
-
-    /// Waits a moment for other nodes that still fetch.
-    pub(crate) fn linger(&self) {
-        let begun = Instant::now();
-        while self.connections() > 0 && begun.elapsed() < LINGER {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
 }
 
 impl StorePlan {
@@ -235,8 +153,7 @@ pub(crate) fn set_up(
     caller: &dyn Host,
 ) -> Result<MadeStore, Error> {
     let &StoreQuestion { options, dataset, index, files, shares, fingerprint, links } = question;
-    let map = chunk_map(files, index)
-        .map_err(|error| Error::local(format!("cannot cut the data set into chunks: {error}")))?;
+    let map = chunk_map(files, index)?;
     let owners = match shares {
         Some(shares) => chunk_owners(index, &map, shares, caller)?,
         None => vec![0; map.chunks() as usize],
@@ -246,11 +163,11 @@ pub(crate) fn set_up(
     let keeping = Keeping::look(ShareSource { dataset, files, index, map: &map }, caller)?;
     let mut own_slots = slots(size, owned, keeping.room())?;
     let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
-    let alone = |slots| {
-        let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { slots } else { 0 }).collect();
+    let alone = || {
+        let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { own_slots } else { 0 }).collect();
         own_chunks(&StoreLayout::new(&owners, &all, key_of(fingerprint)))
     };
-    if let Some(room) = keeping.room_beside_others(&alone(own_slots)) {
+    if let Some(room) = keeping.room_beside_others(alone) {
         own_slots = slots(size, owned, room)?;
     }
     let all_slots = exchange(links, &own_slots, caller)?;
@@ -324,18 +241,23 @@ fn slots(size: StoreSize, owned: u64, kept: KeptRoom) -> Result<u64, Error> {
 /// The same with so much free memory \[bytes\]; `kept` chunks of the data set are in memory.
 fn slots_in(size: StoreSize, owned: u64, free: u64, kept: Option<u64>) -> Result<u64, Error> {
     match size {
-        StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => Err(Error::Memory {
-            message: format!(
-                "Strategy(store=): {bytes} bytes, but {free} bytes of memory are free on this node"
-            ),
-            hint: "give store= less; what does not fit is read from the source".into(),
-        }),
+        StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => {
+            Err(exceeds_memory(bytes, free, "read"))
+        }
         StoreSize::Bytes(bytes) => Ok(owned.min(bytes / CHUNK_BYTES)),
         StoreSize::Measured(_) => {
             let wanted = owned.min(free / MEMORY_SHARE / CHUNK_BYTES);
             let is_close = |kept: &u64| *kept <= owned && kept.abs_diff(wanted) <= wanted / KEPT_TOLERANCE;
             Ok(kept.filter(|kept| wanted < owned && is_close(kept)).unwrap_or(wanted))
         }
+    }
+}
+
+/// The user gave a share more memory than is free; what does not fit is `taken` from the source.
+pub(crate) fn exceeds_memory(bytes: u64, free: u64, taken: &str) -> Error {
+    Error::Memory {
+        message: format!("Strategy(store=): {bytes} bytes, but {free} bytes of memory are free on this node"),
+        hint: format!("give store= less; what does not fit is {taken} from the source"),
     }
 }
 

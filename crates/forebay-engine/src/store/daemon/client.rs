@@ -70,7 +70,7 @@ impl Connection {
         Ok(Some(Self { socket, pid, generation: fork::generation() }))
     }
 
-    /// The share of a data set, if it is kept, and the memory of others that nobody uses \[bytes\].
+    /// The kept share of a data set, and the memory of unused shares of others \[bytes\].
     pub(crate) fn find(
         &self,
         data_set: &DataSet,
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Frees memory of shares that nobody uses; returns how much \[bytes\].
+    /// Frees unused shares; returns their memory \[bytes\].
     pub(crate) fn make_room(
         &self,
         bytes: u64,
