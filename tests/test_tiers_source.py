@@ -103,25 +103,36 @@ def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
     size = 4 if jobs == 1 else 1
     strategy = forebay.Strategy(access="pread", direct=direct)
     for attempt in range(support.TRIES):
+        # With `epochs`, no read ahead goes on after the counts were taken. A rank that closes gives
+        # up its pending copies, which others may still need: all stay until the last is through.
         made = options(
-            tier(tmp_path / f"tier-{attempt}"), batch_size=16 // size, order=order, strategy=strategy
+            tier(tmp_path / f"tier-{attempt}"),
+            batch_size=16 // size,
+            order=order,
+            strategy=strategy,
+            epochs=2,
         )
         arguments = {"path": str(server.mounts[0] / "x.raw"), "opening": OPENING, "options": made}
+        arguments["stays"] = True
         ranks = pool.ranks(size * jobs)
         for number, rank in enumerate(ranks):
             job = f"{made['tiers'][0]}-{number // size}"
             rank.begin(tiers.deliver, {"rank": number % size, "size": size, "job": job}, arguments)
+        assert [rank.hear() for rank in ranks] == ["delivered"] * len(ranks)
+        for rank in ranks:
+            rank.tell("end")
         found = pool.outcomes(ranks)
         uncopied_bytes = sum(one["uncopied"] for one in found)
         source_bytes = read_bytes(server)
         assert source_bytes >= DATA_BYTES
-        # A busy machine may slow a tier down so much that it is not used for a while. Without
-        # O_DIRECT the page cache serves what is read again before it is copied, but a busy kernel
-        # may drop pages.
-        if source_bytes <= 1.01 * DATA_BYTES + (uncopied_bytes if direct else 0):
+        if direct:
+            assert source_bytes <= 1.01 * DATA_BYTES + uncopied_bytes
             return
-    warnings = [one["warnings"] for one in found]
-    raise AssertionError(f"{source_bytes} bytes were read of {DATA_BYTES}; {warnings}")
+        # The page cache serves what is read again before it is copied, but a busy kernel may drop
+        # pages.
+        if source_bytes <= 1.01 * DATA_BYTES:
+            return
+    raise AssertionError(f"{source_bytes} bytes were read of {DATA_BYTES}")
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])

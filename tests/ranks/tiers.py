@@ -55,10 +55,12 @@ def deliver(
     state: Mapping[str, Any] | None = None,
     stop: int | None = None,
     waits: bool = False,
+    stays: bool = False,
 ) -> dict[str, Any]:
     """Go through epochs; return each step's ids and digest, and what the loader says of itself.
 
     With ``stop``, break off after that many steps in all; ``waits`` for copies after each epoch.
+    With ``stays``, say "delivered", and count and close once told to.
     """
     found: list[Step] = []
     levels = []
@@ -80,6 +82,9 @@ def deliver(
                 levels.append(loader.stats()["levels"])
                 if len(found) == stop:
                     break
+            if stays:
+                pipe.send("delivered")
+                pipe.recv()
             return {
                 "steps": found,
                 "levels": levels,
