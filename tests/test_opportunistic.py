@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 
 import numpy as np
 import pytest
 
 import forebay
-import support
-from ranks import tiers, work
-from ranks.pool import Killed, Raised
+from ranks import deaths, tiers
+from ranks.pool import Raised
 from tier_support import BAD, FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, write
 
 LARGE_SAMPLES = 1500
@@ -284,18 +282,7 @@ def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim):
     nodes = (0, 0, 1, 1)
     strategy = {"store": "auto"}
     options = {"batch_size": 2, "order": "opportunistic", "memory": "64MiB", "strategy": strategy}
-    ranks = pool.begin(4, work.walk, nodes=nodes, path=str(small_lmdb), options=options)
-    for rank in ranks:
-        assert rank.hear() == "made"
-        assert rank.hear() == "walking"
-    ranks[victim].kill()
-    for rank, outcome in enumerate(pool.outcomes(ranks, support.TOLD_WITHIN_S)):
-        if rank == victim:
-            assert outcome == Killed(-signal.SIGKILL)
-        else:
-            assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
-            assert f"rank {victim} " in outcome["message"]
-            assert outcome["memory"] == []
+    deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 
 def test_parameters_that_make_no_sense_are_refused(tier_data):

@@ -16,7 +16,7 @@ import pytest
 
 import forebay
 import support
-from ranks import tiers, work
+from ranks import deaths, tiers, work
 from ranks.pool import Killed, Pool, Raised
 from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
 
@@ -274,18 +274,7 @@ def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
     nodes = (0, 0, 1, 1)
     strategy = {"store": "auto", "on_lost": on_lost}
     options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": strategy}
-    ranks = pool.begin(4, work.walk, nodes=nodes, path=str(small_lmdb), options=options)
-    for rank in ranks:
-        assert rank.hear() == "made"
-        assert rank.hear() == "walking"
-    ranks[victim].kill()
-    for rank, outcome in enumerate(pool.outcomes(ranks, support.TOLD_WITHIN_S)):
-        if rank == victim:
-            assert outcome == Killed(-signal.SIGKILL)
-        else:
-            assert not isinstance(outcome, Raised | Killed), getattr(outcome, "trace", outcome)
-            assert f"rank {victim} " in outcome["message"]
-            assert outcome["memory"] == []
+    deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 
 def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_lost(pool, tmp_path):

@@ -1,8 +1,8 @@
 """Emulated nodes that all serve each other, run by run in step: what `transfer` measures there.
 
-A node has a server of its own memory and a program of clients, which asks the servers of all other
-nodes. Both are ``crates/forebay-transport/examples/transfer.rs``, or `rpc.py` beside this file. The
-link of each node is limited to a rate in each direction.
+Each node runs a server of its own memory, and one program whose clients ask the servers of all
+other nodes. Both are ``crates/forebay-transport/examples/transfer.rs``, or ``objects.py``. The link
+of each node is limited to a rate in each direction.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def serve(address: tuple[str, int]) -> None:
-    """Answer each connection in a process of its own until stdin ends."""
+    """Start a process for each connection, which answers it; return when stdin ends."""
     if (process := os.fork()) == 0:
         share = np.random.default_rng(1).integers(0, 256, SHARE_BYTES, np.uint8)
         with Listener(address, backlog=64) as listener:
@@ -80,7 +80,7 @@ def compare(address: tuple[str, int], options: dict[str, str]) -> None:
 
 
 def measure(address: tuple[str, int], clients: int, sample_bytes: int, seconds: float) -> dict[str, Any]:
-    """Ask from so many processes at once; return rates and processor time."""
+    """Run the clients, each in a process; return their rates and CPU time."""
     answers: SimpleQueue[tuple[int, int, float, float]] = SimpleQueue()
     processes = [
         Process(target=ask, args=(address, number, sample_bytes, seconds, answers))

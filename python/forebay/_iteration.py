@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from forebay import _native
 
-__all__ = ["NOT_BEGUN", "Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress"]
+__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -93,7 +93,7 @@ class Progress:
         self.place = (epoch, step, begun)
 
 
-NOT_BEGUN = Progress(0, 0, False)
+_NOT_BEGUN = Progress(0, 0, False)
 
 
 class Owner(Protocol):
@@ -123,7 +123,7 @@ class Iteration:
     def __init__(self, loader: Owner) -> None:
         self._loader: Owner | None = loader
         self._batch_function = loader._batch_function
-        self._progress = NOT_BEGUN
+        self._progress = _NOT_BEGUN
         # Serializes threads that share an iterator, so that positions follow the order of batches.
         self._lock = threading.Lock()
 
@@ -137,9 +137,7 @@ class Iteration:
         loader._check_process()  # before the lock, which a forked child may find locked
         with self._lock:
             if loader._progress is not self._progress:
-                if self._progress is not NOT_BEGUN:
-                    self._is_stale(loader)
-                loader._begin(self)
+                self._begin(loader)
             try:
                 taken = self._engine.next(self._number)
             except ForebayError:
@@ -155,6 +153,12 @@ class Iteration:
             batch.position = position = Position(*place)
             self._progress.place = (position.epoch, position.step + 1, True)
         return batch if self._batch_function is None else self._batch_function(batch)
+
+    def _begin(self, loader: Owner) -> None:
+        """Begin the iteration, unless it had begun: then another one has taken its place."""
+        if self._progress is not _NOT_BEGUN:
+            self._is_stale(loader)
+        loader._begin(self)
 
     def _begun(self, engine: _native.Engine, number: int, progress: Progress) -> None:
         """Take what belongs to the iteration that has begun."""

@@ -11,6 +11,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_transport::{
@@ -646,13 +648,18 @@ fn wait_in_short_steps(fetcher: &TcpFetcher, ticket: Ticket) -> Result<(), Trans
     }
 }
 
-fn assert_is_cut_off(outcome: Result<(), TransportError>) {
-    match outcome.unwrap_err() {
+/// A request to a server that is cut off fails; then lets the server end.
+fn assert_is_cut_off(fetcher: &TcpFetcher, tell: Sender<()>, server: JoinHandle<()>) {
+    let buffer = Buffer::new(&[(0, 100)]);
+    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
+    match wait_in_short_steps(fetcher, ticket).unwrap_err() {
         TransportError::Lost { step: 5, source, .. } => {
             assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
         }
         error => panic!("{error}"),
     }
+    drop(tell);
+    server.join().unwrap();
 }
 
 #[test]
@@ -669,11 +676,7 @@ fn a_host_that_acknowledges_no_request_is_lost_also_for_a_thread_that_waits_in_s
     let fetcher = TcpFetcher::new(options).unwrap();
     fetcher.ready(soon()).unwrap();
     is_cut.recv().unwrap();
-    let buffer = Buffer::new(&[(0, 100)]);
-    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
-    assert_is_cut_off(wait_in_short_steps(&fetcher, ticket));
-    drop(tell);
-    server.join().unwrap();
+    assert_is_cut_off(&fetcher, tell, server);
 }
 
 #[test]
@@ -690,11 +693,7 @@ fn a_host_that_is_cut_off_inside_an_answer_is_lost() {
     });
     let fetcher = TcpFetcher::new(options(address)).unwrap();
     fetcher.ready(soon()).unwrap();
-    let buffer = Buffer::new(&[(0, 100)]);
-    let ticket = fetcher.fetch(Peer(0), 5, &buffer.pieces).unwrap();
-    assert_is_cut_off(wait_in_short_steps(&fetcher, ticket));
-    drop(tell);
-    server.join().unwrap();
+    assert_is_cut_off(&fetcher, tell, server);
 }
 
 #[test]

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay._core import ForebayError
-from forebay._iteration import NOT_BEGUN, Batch, Indices, Iteration, Owner, Position, Progress
+from forebay._iteration import Batch, Indices, Iteration, Owner, Position, Progress
 
 if TYPE_CHECKING:
     from forebay import _native
@@ -49,9 +49,7 @@ class AheadIteration(Iteration):
         loader._check_process()  # before the lock, which a forked child may find locked
         with self._lock:
             if loader._progress is not self._progress:
-                if self._progress is not NOT_BEGUN:
-                    self._is_stale(loader)
-                loader._begin(self)
+                self._begin(loader)
             works = self._works
             while len(works) <= pipeline.prefetch and not self._is_exhausted and self._failure is None:
                 try:
