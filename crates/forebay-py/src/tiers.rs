@@ -16,6 +16,14 @@ fn failed(py: Python<'_>, error: TierError) -> PyErr {
     raise(py, &Error::from(error))
 }
 
+/// What a daemon answered; none if it has ended, as a daemon that is stopping does.
+fn unless_ended<T>(answer: Result<T, TierError>) -> Result<Option<T>, TierError> {
+    match answer {
+        Err(error) if error.is_ended() => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 /// Serves until no loader was there for `idle_s`; calls `listening` when loaders can come. Returns
 /// at once if this user has a daemon on this node.
 #[pyfunction]
@@ -32,7 +40,7 @@ pub(crate) fn serve_tiers(py: Python<'_>, idle_s: f64, listening: &Bound<'_, PyA
 pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
     let usage = || -> Result<Option<String>, TierError> {
         let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
-        let (levels, clients, pid) = daemon.usage()?;
+        let Some((levels, clients, pid)) = unless_ended(daemon.usage())? else { return Ok(None) };
         let known = serde_json::json!({"levels": levels, "clients": clients, "pid": pid});
         Ok(Some(known.to_string()))
     };
@@ -58,7 +66,7 @@ pub(crate) fn clear_tiers(py: Python<'_>, tiers: Vec<PathBuf>, progress: Option<
 pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<Option<u32>> {
     let stop = || -> Result<Option<u32>, TierError> {
         let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
-        daemon.stop().map(Some)
+        unless_ended(daemon.stop())
     };
     py.detach(stop).map_err(|error| failed(py, error))
 }

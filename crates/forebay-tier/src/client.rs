@@ -22,7 +22,7 @@ use crate::chunk::{ChunkId, Pieces};
 use crate::claims::Claims;
 use crate::daemon::socket_path;
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
-use crate::error::TierError;
+use crate::error::{ENDED, TierError};
 use crate::log::PieceSum;
 use crate::offer::Copied;
 use crate::protocol::{
@@ -57,9 +57,6 @@ const RESTART_EVERY: Duration = Duration::from_secs(1);
 
 /// Attempts to attach: a daemon may end, as nobody used it, when the client has just connected.
 const ATTACH_TRIES: u32 = 3;
-
-/// The daemon closed the connection.
-const ENDED: &str = "it has ended";
 
 /// The client no longer waits for the daemon.
 const CLOSED: &str = "the client is closed";

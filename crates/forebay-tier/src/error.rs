@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use forebay_host::{HostError, ThreadError};
 
+/// The daemon closed the connection.
+pub(crate) const ENDED: &str = "it has ended";
+
 /// Why a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
@@ -67,6 +70,12 @@ pub enum TierError {
 }
 
 impl TierError {
+    /// Whether the daemon has ended.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        matches!(self, Self::Daemon { problem, .. } if problem == ENDED)
+    }
+
     /// The system refused `action` at `path`.
     pub fn io<E: Into<io::Error>>(path: impl Into<PathBuf>, action: &'static str) -> impl FnOnce(E) -> Self {
         let path = path.into();
