@@ -1,0 +1,1 @@
+"""What the adapters of frameworks share; no framework is imported here."""
