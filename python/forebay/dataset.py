@@ -12,6 +12,7 @@ from forebay import _native
 from forebay._core import OptionError, StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
+from forebay._selection import Ids, checked_ids, split_ids
 from forebay.options import resolve
 
 __all__ = ["Dataset", "open"]
@@ -162,10 +163,11 @@ class Dataset:
         As :func:`forebay.open` resolves them.
     """
 
-    __slots__ = ("_native", "_options")
+    __slots__ = ("_ids", "_native", "_options")
 
     def __init__(self, paths: list[str], **options: Any) -> None:
         self._options = options
+        self._ids: Ids | None = None
         _allow_open_files(len(paths))
         try:
             self._native = _native.Dataset(paths, **options)
@@ -205,6 +207,68 @@ class Dataset:
         The shape is None where the length varies.
         """
         return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
+
+    @property
+    def ids(self) -> Ids | None:
+        """Of a selection, the ids of its samples among all samples of the files; shape (samples,).
+
+        None where all samples are selected. The array is read-only.
+        """
+        return self._ids
+
+    def select(self, ids: Any) -> Dataset:
+        """Return the data set of some of these samples.
+
+        Sample *i* of it is sample ``ids[i]`` of this one. Where the ids ascend, neighbours stay
+        neighbours, and reads of them are joined.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,), or of bool, shape (samples,)
+            Ids, in any order, each once; or a mask.
+
+        Returns
+        -------
+        Dataset
+            A data set of the same files, with another fingerprint.
+
+        Raises
+        ------
+        OptionError
+            If ``ids`` are neither, select nothing, or name a sample twice.
+        IndexError
+            If there is no such sample.
+        """
+        chosen = checked_ids(ids, len(self))
+        selected = Dataset.__new__(Dataset)
+        selected._options = self._options
+        selected._native = self._native.select(chosen)
+        selected._ids = chosen if self._ids is None else self._ids[chosen]
+        selected._ids.flags.writeable = False
+        return selected
+
+    def split(self, parts: Sequence[float], *, seed: int = 0) -> list[Dataset]:
+        """Share out the samples at random among data sets.
+
+        Parameters
+        ----------
+        parts : sequence of float, or of int
+            The size of each part: fractions with a sum of at most 1, or numbers of samples.
+        seed : int, optional
+            Decides which samples a part gets. Default 0.
+
+        Returns
+        -------
+        list of Dataset
+            A selection for each part (:meth:`select`), in the order of the files. No sample is in
+            two of them.
+
+        Raises
+        ------
+        OptionError
+            If the parts are larger than the data set, or one would have no sample.
+        """
+        return [self.select(ids) for ids in split_ids(parts, len(self), seed)]
 
     def __len__(self) -> int:
         return len(self._native)
@@ -278,11 +342,12 @@ class Dataset:
     def __repr__(self) -> str:
         paths = self.paths
         shown = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        shown += "" if self._ids is None else f", {len(self._ids)} samples selected"
         return f"<forebay.Dataset {self.format} {shown}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
-        return _reopen, (self.paths, self._options)
+        return _reopen, (self.paths, self._options, self._ids)
 
 
 def _allow_open_files(shards: int) -> None:
@@ -305,5 +370,6 @@ def _index_error(message: str, hint: str) -> OptionError:
     return _IndexError(f"{message}\nhint: {hint}")
 
 
-def _reopen(paths: list[str], options: dict[str, Any]) -> Dataset:
-    return Dataset(paths, **options)
+def _reopen(paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:
+    whole = Dataset(paths, **options)
+    return whole if ids is None else whole.select(ids)

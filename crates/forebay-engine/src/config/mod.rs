@@ -177,7 +177,7 @@ pub(crate) fn data_facts(
     expansion: f64,
 ) -> Result<DataFacts, Error> {
     let (samples, summary) = (index.samples(), index.summary());
-    let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
+    let mean_bytes = index.record_bytes() as f64 / samples.max(1) as f64;
     let batch = options.batch_size;
     let ragged_bytes =
         ragged_bytes(index.fields(), batch, mean_bytes, summary.longest_record_bytes, expansion);
@@ -187,7 +187,7 @@ pub(crate) fn data_facts(
     })?;
     Ok(DataFacts {
         samples,
-        record_bytes: summary.record_bytes,
+        record_bytes: index.record_bytes(),
         file_bytes: index.shards().iter().map(|shard| shard.bytes).sum(),
         unit_samples: index.unit_samples(),
         is_coded: index.is_coded(),

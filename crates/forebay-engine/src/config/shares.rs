@@ -80,7 +80,7 @@ fn cut(
 ) -> Result<JobShares, Error> {
     let map = chunk_map(files, index)?;
     let samples = index.samples();
-    let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
+    let unit_bytes = unit_bytes(index.record_bytes(), samples, nodes.len() as u64);
     let units = share_units(index, &map, unit_bytes, caller)?;
     let shares = NodeShares::new(samples, &units, nodes, key_of(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })
