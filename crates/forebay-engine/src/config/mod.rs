@@ -43,11 +43,13 @@ pub fn make_order(
     group_window: u64,
     lanes: Option<u64>,
 ) -> Result<Order, Error> {
+    let kind = options.kind(samples, group_samples, group_window)?;
+    let of_epoch = options.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
     Ok(Order::new(OrderSpec {
-        kind: options.kind(group_samples, group_window)?,
+        kind,
         last: options.last()?,
         seed: options.seed,
-        samples,
+        samples: of_epoch.unwrap_or(samples),
         batch: options.batch_size,
         ranks: u64::from(options.size),
         lanes: lanes.or(options.order.lanes),

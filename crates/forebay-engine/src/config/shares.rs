@@ -37,7 +37,7 @@ pub(crate) fn share_out(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
-    let kind = options.kind(1, 1)?;
+    let kind = options.kind(1, 1, 1)?;
     let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
     let is_needed = is_local_order || options.strategy.store.is_some();
     let is_single = options.local_ranks.len() == options.size as usize;

@@ -136,7 +136,7 @@ pub(crate) fn lead(
     let fingerprint = source.dataset().identity();
     let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
     let choice = match &job_shares {
-        Some(job_shares) if matches!(options.kind(1, 1)?, Kind::Opportunistic { .. }) => {
+        Some(job_shares) if matches!(options.kind(1, 1, 1)?, Kind::Opportunistic { .. }) => {
             let batch_bytes = config::data_facts(options, &index, &files, expansion)?.batch_bytes;
             let (index, budget) = (&*index, &budget);
             let question =

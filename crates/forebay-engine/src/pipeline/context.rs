@@ -77,8 +77,8 @@ pub(crate) struct Context {
     pub(crate) untouched: AtomicBool,
 }
 
-/// What is dropped from the page cache at once \[bytes\]: the kernel keeps pages that it read as one
-/// unit with others, up to its read-ahead of usually 128 KiB.
+/// What is dropped from the page cache at once \[bytes\]: the kernel keeps pages that it read as
+/// one unit with others, up to its read-ahead of usually 128 KiB.
 const DROP_BYTES: u64 = 128 << 10;
 
 impl Context {
@@ -128,7 +128,7 @@ impl Context {
 
     /// Whether the order of an epoch is known: one that the user gives may still be missing.
     pub(crate) fn knows_order(&self, epoch: u64) -> bool {
-        self.order.spec().kind != Kind::Given || self.given.get(epoch).is_some()
+        !matches!(self.order.kind(), Kind::Given { .. }) || self.given.get(epoch).is_some()
     }
 
     /// The file of a shard, for messages.
