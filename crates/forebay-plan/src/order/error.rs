@@ -153,9 +153,12 @@ impl OrderError {
             Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
             Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
-            Self::GivenLength { is_all: false, .. } | Self::GivenId { .. } => Some(
-                "the function given as order returns as many ids as samples= says, from 0 to len(dataset) - 1",
-            ),
+            Self::GivenLength { is_all: false, .. } => {
+                Some("the function given as order returns as many ids as samples= says, for every epoch")
+            }
+            Self::GivenId { .. } => {
+                Some("the function given as order returns sample ids, from 0 to len(dataset) - 1")
+            }
             Self::GivenLength { .. } | Self::GivenTwice { .. } => Some(
                 "the function given as order returns each id from 0 to len(dataset) - 1 once; \
                  forebay.Given(function, samples=n, repeats=True) allows for other numbers and for repeats",
