@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forebay._formats.tokens import TokenDataset, tokens
     from forebay._given_order import Given, Weighted
     from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
@@ -58,10 +59,12 @@ __all__ = [
     "StorageTimeout",
     "Strategy",
     "Tier",
+    "TokenDataset",
     "Weighted",
     "World",
     "__version__",
     "open",
+    "tokens",
 ]
 
 _HOMES = {
@@ -87,10 +90,12 @@ _HOMES = {
     "StorageTimeout": "errors",
     "Strategy": "options",
     "Tier": "options",
+    "TokenDataset": "_formats.tokens",
     "Weighted": "_given_order",
     "World": "_job.world",
     "__version__": "_core",
     "open": "dataset",
+    "tokens": "_formats.tokens",
 }
 
 

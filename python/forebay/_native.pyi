@@ -67,6 +67,7 @@ class Dataset:
         format: str | None = None,
         fields: list[str] = ...,
         raw: str | None = None,
+        tokens: str | None = None,
         sample_axis: str = "auto",
     ) -> Dataset: ...
     @property

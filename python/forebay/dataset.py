@@ -6,7 +6,7 @@ import contextlib
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, SupportsIndex, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
 from forebay._core import OptionError, StorageError, option_error
@@ -216,7 +216,7 @@ class Dataset:
         """
         return self._ids
 
-    def select(self, ids: Any) -> Dataset:
+    def select(self, ids: Any) -> Self:
         """Return the data set of some of these samples.
 
         Sample *i* of it is sample ``ids[i]`` of this one. Where the ids ascend, neighbours stay
@@ -240,14 +240,14 @@ class Dataset:
             If there is no such sample.
         """
         chosen = checked_ids(ids, len(self))
-        selected = Dataset.__new__(Dataset)
+        selected = type(self).__new__(type(self))
         selected._options = self._options
         selected._native = self._native.select(chosen)
         selected._ids = chosen if self._ids is None else self._ids[chosen]
         selected._ids.flags.writeable = False
         return selected
 
-    def split(self, parts: Sequence[float], *, seed: int = 0) -> list[Dataset]:
+    def split(self, parts: Sequence[float], *, seed: int = 0) -> list[Self]:
         """Share out the samples at random among data sets.
 
         Parameters
@@ -347,7 +347,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
-        return _reopen, (self.paths, self._options, self._ids)
+        return _reopen, (type(self), self.paths, self._options, self._ids)
 
 
 def _allow_open_files(shards: int) -> None:
@@ -370,6 +370,6 @@ def _index_error(message: str, hint: str) -> OptionError:
     return _IndexError(f"{message}\nhint: {hint}")
 
 
-def _reopen(paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:
-    whole = Dataset(paths, **options)
+def _reopen(kind: type[Dataset], paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:
+    whole = kind(paths, **options)
     return whole if ids is None else whole.select(ids)

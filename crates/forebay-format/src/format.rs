@@ -28,10 +28,13 @@ pub enum Format {
     Tar,
     /// A directory of files.
     Folder,
+    /// Tokens, of which a sample is a window.
+    Tokens,
 }
 
 impl Format {
-    /// All formats.
+    /// All formats that a name or the contents of a file choose: not `Tokens`, which needs to be
+    /// told of windows.
     pub const ALL: [Self; 9] = [
         Self::Lmdb,
         Self::Hdf5,
@@ -57,6 +60,7 @@ impl Format {
             Self::Hdf5 => "hdf5",
             Self::Tar => "tar",
             Self::Folder => "folder",
+            Self::Tokens => "tokens",
         }
     }
 

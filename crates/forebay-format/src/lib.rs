@@ -40,7 +40,7 @@ pub use format::Format;
 pub use index::sidecar;
 pub use index::sidecar::{Meta, ShardInfo, ShardState};
 pub use index::{Index, Selection};
-pub use options::{OpenOptions, RawLayout, SampleAxis, SchemaChoice};
+pub use options::{Documents, OpenOptions, RawLayout, SampleAxis, SchemaChoice, TokenLayout};
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,
     Values,

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use forebay_types::Field;
+use forebay_types::{Dtype, Field};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Format};
@@ -20,6 +20,9 @@ pub struct OpenOptions {
     pub fields: Vec<String>,
     /// The layout of the records of a raw file.
     pub raw: Option<RawLayout>,
+    /// The windows of a file of tokens.
+    #[serde(default)]
+    pub tokens: Option<TokenLayout>,
     /// What counts the samples of a file of arrays.
     #[serde(default)]
     pub sample_axis: SampleAxis,
@@ -28,10 +31,14 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// A string that differs between options that lead to different indexes of the same files.
     pub(crate) fn key(&self, format: Format) -> Vec<u8> {
-        let Self { database, schema, format: _, fields, raw, sample_axis } = self;
+        let Self { database, schema, format: _, fields, raw, tokens, sample_axis } = self;
         let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
         if !fields.is_empty() || raw.is_some() {
             key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
+        }
+        if let Some(tokens) = tokens {
+            key.extend(b"\0tokens=");
+            key.extend(serde_json::to_vec(tokens).expect("numbers and text are JSON"));
         }
         if sample_axis.is_file() {
             key.extend(b"\0sample_axis=None");
@@ -102,6 +109,30 @@ pub struct RawLayout {
     /// The fields to read and where each begins [bytes from the start of the record]; empty: one
     /// field `data`.
     pub fields: Vec<(Field, u64)>,
+}
+
+/// Which tokens of a file are a sample.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TokenLayout {
+    /// Type of the tokens; `None`: as the file says.
+    pub dtype: Option<Dtype>,
+    /// Tokens of a sample, at least 1.
+    pub window: u64,
+    /// Tokens from the start of a sample to that of the next one, at least 1.
+    pub stride: u64,
+    /// What the bounds of documents do.
+    pub documents: Documents,
+}
+
+/// What the bounds of documents do to windows of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Documents {
+    /// Nothing: windows go across them.
+    #[default]
+    Ignore,
+    /// A window ends with its document, and the first one of a document begins with it.
+    Cut,
 }
 
 /// What counts the samples of a file of arrays.

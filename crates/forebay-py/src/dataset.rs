@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
-use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation};
+use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout};
 use forebay_types::{Dtype, Field, Layout};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
@@ -67,7 +67,7 @@ pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyRes
 #[pymethods]
 impl Dataset {
     #[new]
-    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
+    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None, tokens = None,
                         sample_axis = "auto"))]
     // The binding takes what `forebay.open` does.
     #[allow(clippy::too_many_arguments)]
@@ -79,17 +79,26 @@ impl Dataset {
         format: Option<&str>,
         fields: Vec<String>,
         raw: Option<&str>,
+        tokens: Option<&str>,
         sample_axis: &str,
     ) -> PyResult<Self> {
         log::prepare(py)?;
         let wrong = |error: forebay_format::Error| raise(py, &error.into());
         let raw = raw.map(serde_json::from_str).transpose();
+        let tokens: Option<TokenLayout> = tokens
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| wrong_option(py, format!("windows of tokens: {error}"), ""))?;
         let options = OpenOptions {
             database,
             schema: schema.parse().map_err(wrong)?,
-            format: format.map(str::parse).transpose().map_err(wrong)?,
+            format: match tokens {
+                None => format.map(str::parse).transpose().map_err(wrong)?,
+                Some(_) => Some(Format::Tokens),
+            },
             fields,
             raw: raw.map_err(|error| wrong_option(py, format!("layout of raw records: {error}"), ""))?,
+            tokens,
             sample_axis: match sample_axis {
                 "auto" => SampleAxis::Auto,
                 "first" => SampleAxis::First,

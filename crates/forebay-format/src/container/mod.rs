@@ -13,6 +13,7 @@ pub mod recordio;
 pub(crate) mod registry;
 pub mod tar;
 pub mod tfrecord;
+mod tokens;
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -16,6 +16,7 @@ use super::raw::RawFile;
 use super::recordio::RecordIo;
 use super::tar::{self, TarFile};
 use super::tfrecord::{self, TfRecord};
+use super::tokens::TokenFile;
 use crate::error::hex;
 use crate::file::{Compression, Input};
 use crate::{Error, Format, OpenOptions};
@@ -71,6 +72,7 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::Hdf5 => Arc::new(Hdf5File::open(path, options)?),
         Format::Tar => Arc::new(TarFile::open(path, options)?),
         Format::Folder => Arc::new(Folder::open(path, options)?),
+        Format::Tokens => Arc::new(TokenFile::open(path, options)?),
     })
 }
 

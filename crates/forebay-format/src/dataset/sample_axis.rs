@@ -84,6 +84,7 @@ impl Dataset {
             Format::Hdf5 | Format::Npy | Format::Npz if !self.options.sample_axis.is_file() => "first axis",
             Format::Hdf5 | Format::Npy | Format::Npz | Format::Folder => "file",
             Format::Tar => "base name",
+            Format::Tokens => "window",
             Format::Lmdb | Format::Raw | Format::RecordIo | Format::TfRecord => "record",
         }
     }

@@ -50,7 +50,7 @@ impl Array {
 
     /// Reads the header of the array in the bytes `place` of a file, and checks it against them.
     /// Also returns the header's bytes.
-    pub(super) fn read(
+    pub(crate) fn read(
         input: &Input,
         place: Range<u64>,
         subject: &str,

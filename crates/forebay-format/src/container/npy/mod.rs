@@ -14,6 +14,7 @@ mod zip;
 use forebay_types::{Dtype, Field, Layout};
 
 pub use header::Array;
+pub(crate) use header::MAGIC;
 pub use item::{Item, ItemKind};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
