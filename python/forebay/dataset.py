@@ -230,11 +230,15 @@ class Dataset:
             If the sample cannot be read.
         """
         if isinstance(index, slice):
-            return [self[number] for number in range(*self._bounds(index))]
+            return self.__getitems__(range(*self._bounds(index)))
         sample = self._native.sample(self._number(index))
         if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
             return data
         return sample
+
+    def __getitems__(self, ids: Sequence[int]) -> list[Any]:
+        """Return the samples with these ids, as ``[dataset[i] for i in ids]`` does."""
+        return [self[number] for number in ids]
 
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:
