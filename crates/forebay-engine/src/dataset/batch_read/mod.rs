@@ -21,7 +21,7 @@ mod workers;
 
 use std::sync::Arc;
 
-use forebay_format::Index;
+use forebay_format::{Index, Schema};
 use forebay_plan::{RandomReads, read_threads};
 use forebay_types::{Field, Layout, Located, SampleId};
 
@@ -88,6 +88,11 @@ impl BatchRead {
     /// The fields of a sample.
     pub fn fields(&self) -> &[Field] {
         self.index.fields()
+    }
+
+    /// How records become fields.
+    pub fn schema(&self) -> &Schema {
+        self.index.schema()
     }
 
     /// Length of the value of a field \[bytes\]; `None` if only decoding tells.
