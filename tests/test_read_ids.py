@@ -117,7 +117,8 @@ def test_any_ids_are_the_samples_that_stand_there(tmp_path, kind):
             assert_equal(found, sample)
         batch = dataset.read(ids, threads=threads)
         ragged = dataset.read(np.array(ids, "int32"), threads=threads, ragged=True)
-        assert isinstance(batch, forebay.Batch) and batch.position is None
+        assert isinstance(batch, forebay.Batch)
+        assert batch.position is None
         assert batch.indices.dtype == np.int64
         assert batch.indices.tolist() == [number % samples for number in ids]
         assert list(batch) == list(dataset.fields) == list(ragged)
@@ -126,15 +127,21 @@ def test_any_ids_are_the_samples_that_stand_there(tmp_path, kind):
             if shape is not None:
                 for found in (batch[name], ragged[name]):
                     assert (found.dtype, found.shape) == (np.dtype(dtype), (len(ids), *shape))
-                    assert found.flags.writeable and found.flags.owndata
+                    assert found.flags.writeable
+                    assert found.flags.owndata
                     np.testing.assert_array_equal(found, np.array(values, dtype).reshape(found.shape))
                 continue
-            assert isinstance(batch[name], list) and isinstance(ragged[name], forebay.Ragged)
+            assert isinstance(batch[name], list)
+            assert isinstance(ragged[name], forebay.Ragged)
             joined, offsets = ragged[name]
-            assert joined.dtype == np.dtype(dtype) and offsets.dtype == np.int64
-            assert len(offsets) == len(ids) + 1 and offsets[0] == 0 and offsets[-1] == len(joined)
+            assert joined.dtype == np.dtype(dtype)
+            assert offsets.dtype == np.int64
+            assert len(offsets) == len(ids) + 1
+            assert offsets[0] == 0
+            assert offsets[-1] == len(joined)
             for place, (found, value) in enumerate(zip(batch[name], values, strict=True)):
-                assert found.dtype == np.dtype(dtype) and found.flags.writeable
+                assert found.dtype == np.dtype(dtype)
+                assert found.flags.writeable
                 np.testing.assert_array_equal(found, value)
                 np.testing.assert_array_equal(joined[offsets[place] : offsets[place + 1]], value)
 
@@ -229,7 +236,8 @@ def test_workers_keep_files_open_and_load_the_index(tmp_path, kind, method):
         assert pid != os.getpid()
         assert once == later
         # A data set and what it reads from by id share descriptors; files of a folder are bounded.
-        assert len(once) == (3 if kind == "shards" else len(once)) and 1 <= len(once) <= 130
+        assert len(once) == (3 if kind == "shards" else len(once))
+        assert 1 <= len(once) <= 130
         for one, number in zip(found, ids, strict=True):
             assert_equal(one, dataset[number])
     after = {path: path.stat() for path in cache.rglob("*") if path.is_file()}
@@ -327,16 +335,18 @@ def test_a_replaced_file_is_an_error_and_a_removed_one_is_still_read(tmp_path):
     again.read([1])
     os.replace(tmp_path / "x.npy", tmp_path / "aside.npy")  # noqa: PTH105
 
+    refused = []
+
     def is_refused():
         try:
             again.read([7])
         except forebay.StorageError as error:
-            assert "another file took its place" in str(error)
-            return True
-        return False
+            refused.append(str(error))
+        return refused
 
     # It is compared once a second.
     support.wait_until(is_refused, "the replaced file is noticed")
+    assert "another file took its place" in refused[0]
 
 
 @needs_fuse
@@ -356,7 +366,7 @@ def test_ctrl_c_ends_reads_of_slow_storage(tmp_path, points):
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(KeyboardInterrupt):
             # 400 s if it went on.
-            dataset.read(range(0, 4000), threads=1)
+            dataset.read(range(4000), threads=1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -159,8 +159,8 @@ class Dataset:
     """Hold the samples of container files; :func:`forebay.open` makes one.
 
     ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: bytes where the
-    schema is raw, else a dict of field name to value. Use it to look at single samples, and a
-    :class:`forebay.Loader` to read all of them fast.
+    schema is raw, else a dict of field name to value. :meth:`read` reads several together, and a
+    :class:`forebay.Loader` reads all of them fast.
 
     Parameters
     ----------
