@@ -319,7 +319,9 @@ class Dataset:
         """Return ids as sample ids that exist, counted from 0."""
         import numpy as np
 
-        if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
+        if isinstance(ids, str | bytes | Mapping) or not (
+            hasattr(ids, "__len__") and hasattr(ids, "__getitem__")
+        ):
             raise _index_error(
                 f"{self!r}: expected a sequence or an array of sample ids, found {type(ids).__name__}",
                 "dataset.read([0, 5, 7]); list(ids) makes a list of an iterator or a set",
@@ -330,6 +332,11 @@ class Dataset:
             raise _index_error(f"{self!r}: {error}", "sample ids are integers in one axis") from None
         if given.ndim == 1 and not len(given):
             return np.empty(0, np.int64)
+        samples = len(self)
+        # Python's integers beyond 64 bits.
+        if given.dtype.kind == "O" and given.ndim == 1 and all(type(number) is int for number in given):
+            given = given[[not -samples <= number < samples for number in given]]
+            raise IndexError(f"sample {given[0]} of a data set of {samples} samples")
         if given.dtype.kind == "b":
             raise _index_error(
                 f"{self!r}: expected sample ids, found an array of bool",
@@ -340,7 +347,6 @@ class Dataset:
                 f"{self!r}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
                 "numpy.ravel and astype(int) make ids of whole numbers",
             )
-        samples = len(self)
         wrong = (given >= samples) | (given < -samples if given.dtype.kind == "i" else False)
         if wrong.any():
             raise IndexError(f"sample {given[wrong][0]} of a data set of {samples} samples")

@@ -19,7 +19,7 @@ mod place;
 mod scatter;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_format::{Index, Schema};
 use forebay_plan::{RandomReads, read_threads};
@@ -118,9 +118,8 @@ impl BatchRead {
         threads: Option<usize>,
         caller: &dyn Host,
     ) -> Result<Decoded, Error> {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let reads = self.reads.reads().len();
-        let threads = read_threads(threads, reads, self.reads.bytes(), self.is_local, cores);
+        let threads = read_threads(threads, reads, self.reads.bytes(), self.is_local, cores());
         let decoded = if self.index.schema().is_identity() {
             let places: Vec<Place> = places.iter().map(|place| place.expect("its length is known")).collect();
             self.scatter(&places, threads, caller)?;
@@ -183,4 +182,10 @@ impl BatchRead {
         let (sample, offset) = (self.samples[sample].0, offset + within);
         Error::BadSample { sample, path, offset, what, expected, found }
     }
+}
+
+/// Cores that the process may use. Asked once: the answer takes several files of the system.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }

@@ -17,7 +17,7 @@ use forebay_format::{Dataset, Index};
 use forebay_io::{Failing, ReadError, ShardFiles};
 use forebay_types::{Extent, ShardId};
 
-use crate::dataset::open::open_indexed;
+use crate::dataset::open::open_held;
 use crate::error::Error;
 
 /// How often a file is compared with what was opened: on network file systems each comparison may
@@ -34,7 +34,7 @@ pub(crate) struct OpenFiles {
 
 impl OpenFiles {
     pub(crate) fn open(dataset: &Dataset, index: &Arc<Index>) -> Result<Self, Error> {
-        let files = Arc::new(open_indexed(dataset, index, false)?);
+        let files = Arc::new(open_held(dataset, index)?);
         Ok(Self { files, failing: Failing::default(), compared: Mutex::default() })
     }
 
