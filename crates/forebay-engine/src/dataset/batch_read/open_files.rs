@@ -72,8 +72,12 @@ impl OpenFiles {
         }
         let now = Instant::now();
         let mut due = Vec::new();
+        let mut before = None;
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
         for shard in shards {
+            if before.replace(shard) == Some(shard) {
+                continue;
+            }
             let last = compared.get(&shard);
             if last.is_none_or(|last| now.duration_since(*last) >= COMPARED_EVERY) {
                 compared.insert(shard, now);
