@@ -174,6 +174,19 @@ def test_a_slice_reads_its_samples_together(small_lmdb, small_records):
     assert dataset[200:] == []
 
 
+@pytest.mark.parametrize("kind", ["lmdb-ragged", "hdf5-chunks", "folder"])
+def test_ids_of_a_selection_are_places_in_it(tmp_path, kind):
+    dataset = DATASETS[kind](tmp_path)
+    chosen = random.Random(1).sample(range(len(dataset)), 30)
+    selection = dataset.select(chosen)
+    ids = [0, 29, -1, 7, 7]
+    assert selection.read(ids).indices.tolist() == [0, 29, 29, 7, 7]
+    for found, place in zip(selection.__getitems__(ids), ids, strict=True):
+        assert_equal(found, dataset[chosen[place]])
+    with pytest.raises(IndexError, match="30"):
+        selection.read([30])
+
+
 def counted(call):
     """Return bytes and calls of reads of this process during a call."""
 

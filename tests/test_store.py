@@ -16,6 +16,7 @@ import pytest
 
 import forebay
 import support
+from forebay.tools.ranks import page_cache
 from ranks import deaths, tiers, work
 from ranks.pool import Killed, Pool, Raised
 from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
@@ -87,6 +88,19 @@ def test_what_fits_in_no_share_comes_from_the_source(pool, tier_data, plain, kin
     later = [one["by_epoch"][1] for one in found]
     assert sum(one["source"] for one in later) > 0
     assert sum(one["share"] + one["peers"] for one in later) > 0
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_direct_reads_of_what_fits_in_no_share_leave_no_pages(pool, tmp_path, direct):
+    path = tmp_path / "x.raw"
+    path.write_bytes(bytes(4000 * SAMPLE_BYTES))
+    page_cache.drop(path)
+    if page_cache.resident_share(path) is None:
+        pytest.skip("this file system does not tell what is in the page cache")
+    deliver(pool, path, "raw", [0, 1], store="1MiB", fetch={"direct": direct})
+    # Shares of 1 MiB are loaded through the page cache, and the kernel reads ahead of that.
+    left = page_cache.resident_share(path) * path.stat().st_size
+    assert (left < 4 << 20) == direct
 
 
 def requests_to_peers(found):

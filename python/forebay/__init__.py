@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forebay._given_order import Given, Weighted
     from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
     from forebay._samples.collate import Padded, Ragged
@@ -41,6 +42,7 @@ __all__ = [
     "Dataset",
     "ForebayError",
     "FormatError",
+    "Given",
     "Group",
     "Loader",
     "LocalShuffle",
@@ -56,6 +58,7 @@ __all__ = [
     "StorageTimeout",
     "Strategy",
     "Tier",
+    "Weighted",
     "World",
     "__version__",
     "open",
@@ -68,6 +71,7 @@ _HOMES = {
     "Dataset": "dataset",
     "ForebayError": "errors",
     "FormatError": "errors",
+    "Given": "_given_order",
     "Group": "options",
     "Loader": "loader",
     "LocalShuffle": "options",
@@ -83,6 +87,7 @@ _HOMES = {
     "StorageTimeout": "errors",
     "Strategy": "options",
     "Tier": "options",
+    "Weighted": "_given_order",
     "World": "_job.world",
     "__version__": "_core",
     "open": "dataset",

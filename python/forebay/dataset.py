@@ -9,18 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, overload
 
 from forebay import _native
-from forebay._core import OptionError, StorageError, option_error
+from forebay._core import StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
+from forebay._sample_ids import SomeIds, index_error, sample_ids
+from forebay._selection import Ids, checked_ids, split_ids
 from forebay.options import resolve
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from forebay._iteration import Batch
-
-    Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
 
 __all__ = ["Dataset", "open"]
 
@@ -170,10 +167,11 @@ class Dataset:
         As :func:`forebay.open` resolves them.
     """
 
-    __slots__ = ("_native", "_options")
+    __slots__ = ("_ids", "_native", "_options")
 
     def __init__(self, paths: list[str], **options: Any) -> None:
         self._options = options
+        self._ids: Ids | None = None
         _allow_open_files(len(paths))
         try:
             self._native = _native.Dataset(paths, **options)
@@ -214,6 +212,68 @@ class Dataset:
         """
         return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
 
+    @property
+    def ids(self) -> Ids | None:
+        """Of a selection, the ids of its samples among all samples of the files; shape (samples,).
+
+        None where all samples are selected. The array is read-only.
+        """
+        return self._ids
+
+    def select(self, ids: Any) -> Dataset:
+        """Return the data set of some of these samples.
+
+        Sample *i* of it is sample ``ids[i]`` of this one. Where the ids ascend, neighbours stay
+        neighbours, and reads of them are joined.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,), or of bool, shape (samples,)
+            Ids, in any order, each once; or a mask.
+
+        Returns
+        -------
+        Dataset
+            A data set of the same files, with another fingerprint.
+
+        Raises
+        ------
+        OptionError
+            If ``ids`` are neither, select nothing, or name a sample twice.
+        IndexError
+            If there is no such sample.
+        """
+        chosen = checked_ids(ids, len(self))
+        selected = Dataset.__new__(Dataset)
+        selected._options = self._options
+        selected._native = self._native.select(chosen)
+        selected._ids = chosen if self._ids is None else self._ids[chosen]
+        selected._ids.flags.writeable = False
+        return selected
+
+    def split(self, parts: Sequence[float], *, seed: int = 0) -> list[Dataset]:
+        """Share out the samples at random among data sets.
+
+        Parameters
+        ----------
+        parts : sequence of float, or of int
+            The size of each part: fractions with a sum of at most 1, or numbers of samples.
+        seed : int, optional
+            Decides which samples a part gets. Default 0.
+
+        Returns
+        -------
+        list of Dataset
+            A selection for each part (:meth:`select`), in the order of the files. No sample is in
+            two of them.
+
+        Raises
+        ------
+        OptionError
+            If the parts are larger than the data set, or one would have no sample.
+        """
+        return [self.select(ids) for ids in split_ids(parts, len(self), seed)]
+
     def __len__(self) -> int:
         return len(self._native)
 
@@ -244,7 +304,7 @@ class Dataset:
             return data
         return sample
 
-    def __getitems__(self, ids: Ids) -> list[Any]:
+    def __getitems__(self, ids: SomeIds) -> list[Any]:
         """Return several samples, read together: the list ``[dataset[i] for i in ids]``.
 
         A torch ``DataLoader`` calls it for each batch.
@@ -259,9 +319,9 @@ class Dataset:
         IndexError, OptionError, FormatError, StorageError
             As :meth:`read` raises them.
         """
-        return self._native.samples(self._numbers(ids).tolist())
+        return self._native.samples(sample_ids(ids, len(self), self).tolist())
 
-    def read(self, ids: Ids, *, threads: int | None = None, ragged: bool = False) -> Batch:
+    def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
         """Read several samples together.
 
         Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
@@ -300,7 +360,7 @@ class Dataset:
         """
         if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
-        numbers = self._numbers(ids)
+        numbers = sample_ids(ids, len(self), self)
         values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
         if ragged:
             from forebay._samples.collate import Ragged
@@ -315,55 +375,16 @@ class Dataset:
         batch.position = None  # type: ignore[assignment]  # no batch of a loader
         return batch
 
-    def _numbers(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return ids as sample ids that exist, counted from 0."""
-        import numpy as np
-
-        if isinstance(ids, str | bytes | Mapping) or not (
-            hasattr(ids, "__len__") and hasattr(ids, "__getitem__")
-        ):
-            raise _index_error(
-                f"{self!r}: expected a sequence or an array of sample ids, found {type(ids).__name__}",
-                "dataset.read([0, 5, 7]); list(ids) makes a list of an iterator or a set",
-            )
-        try:
-            given = np.asarray(ids)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise _index_error(f"{self!r}: {error}", "sample ids are integers in one axis") from None
-        if given.ndim == 1 and not len(given):
-            return np.empty(0, np.int64)
-        samples = len(self)
-        # Python's integers beyond 64 bits.
-        if given.dtype.kind == "O" and given.ndim == 1 and all(type(number) is int for number in given):
-            given = given[[not -samples <= number < samples for number in given]]
-            raise IndexError(f"sample {given[0]} of a data set of {samples} samples")
-        if given.dtype.kind == "b":
-            raise _index_error(
-                f"{self!r}: expected sample ids, found an array of bool",
-                "numpy.flatnonzero(mask) makes ids of it",
-            )
-        if given.ndim != 1 or given.dtype.kind not in "iu":
-            raise _index_error(
-                f"{self!r}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
-                "numpy.ravel and astype(int) make ids of whole numbers",
-            )
-        wrong = (given >= samples) | (given < -samples if given.dtype.kind == "i" else False)
-        if wrong.any():
-            raise IndexError(f"sample {given[wrong][0]} of a data set of {samples} samples")
-        numbers = given.astype(np.int64)
-        numbers[numbers < 0] += samples
-        return numbers
-
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:
             return index.indices(len(self))
         except (TypeError, ValueError) as error:
-            raise _index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
+            raise index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
 
     def _number(self, index: object) -> int:
         """Return the sample id of an index, which may be negative."""
         if isinstance(index, str):
-            raise _index_error(
+            raise index_error(
                 f"{self!r}: expected the number of a sample, found {index!r}",
                 f"dataset[0][{index!r}] is a field of one sample, batch[{index!r}] of a batch of forebay.Loader; "
                 "forebay.open(..., fields=[...]) chooses fields",
@@ -371,7 +392,7 @@ class Dataset:
         try:
             number = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            raise _index_error(
+            raise index_error(
                 f"{self!r}: expected the number of a sample, or a slice; found {index!r}",
                 "several samples by number: dataset.read(numbers)",
             ) from None
@@ -396,11 +417,12 @@ class Dataset:
     def __repr__(self) -> str:
         paths = self.paths
         shown = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        shown += "" if self._ids is None else f", {len(self._ids)} samples selected"
         return f"<forebay.Dataset {self.format} {shown}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
-        return _reopen, (self.paths, self._options)
+        return _reopen, (self.paths, self._options, self._ids)
 
 
 def _allow_open_files(shards: int) -> None:
@@ -415,13 +437,6 @@ def _allow_open_files(shards: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
-class _IndexError(OptionError, TypeError):
-    """The index is neither an integer nor a slice; a `TypeError`, as sequences raise."""
-
-
-def _index_error(message: str, hint: str) -> OptionError:
-    return _IndexError(f"{message}\nhint: {hint}")
-
-
-def _reopen(paths: list[str], options: dict[str, Any]) -> Dataset:
-    return Dataset(paths, **options)
+def _reopen(paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:
+    whole = Dataset(paths, **options)
+    return whole if ids is None else whole.select(ids)

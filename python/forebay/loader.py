@@ -21,7 +21,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Never, NoReturn, Self
+from functools import partial
+from typing import Any, Never, NoReturn, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ import numpy.typing as npt
 from forebay import _core, _native
 from forebay._core import ForebayError, OptionError, option_error
 from forebay._explain import lines
+from forebay._given_order import Given, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
@@ -57,6 +59,7 @@ from forebay.options import (
 __all__ = ["Batch", "BatchTuple", "Loader", "Padded", "Position", "Ragged"]
 
 OrderFunction = Callable[[int], "npt.ArrayLike"]
+Order: TypeAlias = str | Group | LocalShuffle | Opportunistic | Given | Weighted | OrderFunction
 
 _IN_A_WORKER = (
     "make the loader in the process that iterates it; wrapped in a torch DataLoader, that is num_workers=0"
@@ -109,11 +112,12 @@ class Loader:
         Samples per rank and step.
     global_batch : int
         Samples per step of all ranks together, instead of ``batch_size``.
-    order : str, Group, LocalShuffle, Opportunistic or function
+    order : str, Group, LocalShuffle, Opportunistic, Given, Weighted or function
         Which sample stands at which position of an epoch: ``"group"``, ``"sequential"``,
         ``"contiguous"``, ``"shuffle"``, ``"local-shuffle"`` or ``"opportunistic"``
         (docs/orders.md). A function takes the epoch and returns all sample ids: a one-dimensional
-        array of integers, the same on every rank. Default ``"group"``.
+        array of integers, the same on every rank; with :class:`Given`, a part of them, or some more
+        than once. :class:`Weighted` draws samples by weights. Default ``"group"``.
     name : str
         Name of the loader within the job; each loader that lives at the same time needs its own.
         Default ``"train"``.
@@ -204,7 +208,7 @@ class Loader:
         batch_size: int | None = None,
         *,
         global_batch: int | None = None,
-        order: str | Group | LocalShuffle | Opportunistic | OrderFunction | None = None,
+        order: Order | None = None,
         name: str | None = None,
         seed: int | None = None,
         world: str | World | None = None,
@@ -265,6 +269,7 @@ class Loader:
                 self._pipeline.functions.read_from(self._dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
             self._order_function: OrderFunction | None = None
+            self._weighted: Weighted | None = None
             self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
         self._progress = Progress(0, 0, False)
@@ -293,10 +298,15 @@ class Loader:
         weakref.finalize(self, pipeline.crew.stop, join=False)
         return pipeline
 
-    def _order_facts(
-        self, order: str | Group | LocalShuffle | Opportunistic | OrderFunction
-    ) -> dict[str, Any]:
-        facts = {"samples": None, "window": None, "lanes": None, "steps": None, "entropy": None}
+    def _order_facts(self, order: Order) -> dict[str, Any]:
+        facts = {
+            "samples": None,
+            "window": None,
+            "lanes": None,
+            "steps": None,
+            "entropy": None,
+            "repeats": False,
+        }
         if isinstance(order, str):
             return {"kind": order, **facts}
         if isinstance(order, Group):
@@ -305,8 +315,14 @@ class Loader:
             return {"kind": "local-shuffle", **facts, **asdict(order)}
         if isinstance(order, Opportunistic):
             return {"kind": "opportunistic", **facts, **asdict(order)}
-        self._order_function = order
-        return {"kind": "given", **facts}
+        if isinstance(order, Weighted):
+            self._weighted = order
+            ids = partial(order.ids, self._options["seed"])
+            order = Given(ids, samples=order.draws, repeats=True)
+        if not isinstance(order, Given):
+            order = Given(order)
+        self._order_function = order.function
+        return {"kind": "given", **facts, "samples": order.samples, "repeats": order.repeats}
 
     def _make_engine(self, channel: Channel | None) -> _native.Engine:
         rank_info = self._rank_info
@@ -333,6 +349,8 @@ class Loader:
         links, listener = None, None
         if channel is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
+            if self._weighted is not None:
+                facts["weights"] = self._weighted.digest
             if "tiers" in self._options.of_system or "tiers" not in self._options.origins:
                 # Administrators may name other storage on each node.
                 del facts["tiers"]
@@ -360,12 +378,21 @@ class Loader:
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
+        self._check_weights(engine)
         self._steps, self._states = engine.steps, engine.order_state
         if (pipeline := self._pipeline) is not None:
             threads = self._options["threads"] or cores_of_rank(len(rank_info.local_ranks))
             buffers = engine.config()["memory"]["batch_buffers"]
             pipeline.set_size(threads, prefetch_for(self._options, buffers))
         return engine
+
+    def _check_weights(self, engine: _native.Engine) -> None:
+        samples = engine.config()["data"]["samples"]
+        if (weighted := self._weighted) is not None and weighted.samples != samples:
+            self._finalizer()
+            raise option_error(
+                f"forebay.Weighted: expected a weight for each of {samples} samples, found {weighted.samples} weights"
+            )
 
     # --- facts ---
 

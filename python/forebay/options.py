@@ -27,6 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from forebay import _native
 from forebay._core import OptionError, option_error
+from forebay._given_order import Given, Weighted
 
 __all__ = [
     "OPTIONS",
@@ -454,9 +455,9 @@ def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
         raise option_error(f"{origin}: {error}") from error
 
 
-def _order(name: str, value: object) -> str | _OrderKind | Callable[[int], Any]:
+def _order(name: str, value: object) -> str | _OrderKind | Given | Weighted | Callable[[int], Any]:
     """Accept a name, an order, a function, ``group:samples=512,window=4``, or a TOML table."""
-    if isinstance(value, _OrderKind) or callable(value):
+    if isinstance(value, _OrderKind | Given | Weighted) or callable(value):
         return value
     if isinstance(value, Mapping):
         details = dict(value)
@@ -472,7 +473,8 @@ def _order(name: str, value: object) -> str | _OrderKind | Callable[[int], Any]:
     if value not in ORDERS:
         raise option_error(
             f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...), forebay.LocalShuffle(...), "
-            f"forebay.Opportunistic(...) or a function of the epoch; found {value!r}"
+            f"forebay.Opportunistic(...), forebay.Given(...), forebay.Weighted(...) or a function of the epoch; "
+            f"found {value!r}"
         )
     return str(value)
 
@@ -515,8 +517,9 @@ def _collate(origin: str, value: object) -> str | Callable[[list[Any]], Any]:
 # Arguments of other loaders, with the option of Forebay that has their meaning.
 _ELSEWHERE: Mapping[str, str] = {
     "shuffle": 'order="group" (the default) and order="shuffle" shuffle, order="sequential" does not',
-    "sampler": "order= takes a function of the epoch that returns all sample ids; each rank gets its part of them",
-    "batch_sampler": "order= takes a function of the epoch that returns all sample ids",
+    "sampler": "order= takes a function of the epoch that returns sample ids (forebay.Given), or forebay.Weighted(weights); "
+    "each rank gets its part of them",
+    "batch_sampler": "order= takes a function of the epoch that returns sample ids (forebay.Given)",
     "num_workers": "leave it out: threads of the engine read ahead, in no other process; threads=n is the number of "
     "threads that call sample= and batch=",
     "persistent_workers": "leave it out: the threads that read live as long as the loader",

@@ -35,11 +35,11 @@ pub use dataset::{
 };
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;
-pub use index::Index;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub use index::sidecar;
 pub use index::sidecar::{Meta, ShardInfo, ShardState};
+pub use index::{Index, Selection};
 pub use options::{OpenOptions, RawLayout, SampleAxis, SchemaChoice};
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,

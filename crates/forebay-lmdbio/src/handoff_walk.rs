@@ -143,7 +143,7 @@ impl HandoffWalk {
 
     /// Prefetches the predicted pages of a range of ranks.
     fn prefetch(&mut self, first: SampleId, count: u64, host: &dyn LocatorHost) -> Result<(), Error> {
-        let (shard, before) = self.walker.index.shard_of_sample(first)?;
+        let (shard, before) = self.walker.index.shard_of_record(first)?;
         if shard != self.guessed_shard {
             (self.guess, self.guessed_shard) = (PageGuess::default(), shard);
         }
@@ -160,7 +160,7 @@ impl HandoffWalk {
 
     /// Compares the guess with the locations of the samples.
     fn learn(&mut self, first: SampleId, host: &dyn LocatorHost) -> Result<(), Error> {
-        let (shard, before) = self.walker.index.shard_of_sample(first)?;
+        let (shard, before) = self.walker.index.shard_of_record(first)?;
         let extents = self.located.iter().map(|location| location.extent);
         let in_shard = extents.filter(|extent| extent.shard.0 as usize == shard);
         let extents: Vec<(u64, u64)> = in_shard.map(|extent| (extent.offset, extent.length)).collect();

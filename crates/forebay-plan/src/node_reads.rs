@@ -98,7 +98,7 @@ impl NodeReads {
                 (order.global_batch() / nodes, spec.last != Last::Carry || fills)
             }
             Kind::Group { samples, .. } => (samples, false),
-            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } | Kind::Given => {
+            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } | Kind::Given { .. } => {
                 (1, false)
             }
         };
@@ -154,7 +154,7 @@ impl NodeReads {
                 Self { fetched: fetched(0.0, 0, self.run_bytes, self.aligned_bytes), ..self }
             }
             // Their runs are as long as a step at least.
-            Kind::Sequential | Kind::Contiguous | Kind::Given => self,
+            Kind::Sequential | Kind::Contiguous | Kind::Given { .. } => self,
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
             (Kind::Sequential, Last::Carry, 1280, 32.0, true),
             (group, Last::Wrap, 1000, 64.0, false),
             (Kind::Shuffle, Last::Wrap, 1000, 1.0, false),
-            (Kind::Given, Last::Drop, 1000, 1.0, false),
+            (Kind::ALL_GIVEN, Last::Drop, 1000, 1.0, false),
         ] {
             let order = order(kind, last, samples);
             let reads = NodeReads::of(&order, 4, 10.0);

@@ -108,7 +108,7 @@ impl Schedule {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
-                    Kind::Given => match given(epoch) {
+                    Kind::Given { .. } => match given(epoch) {
                         Some(ids) => Some(ids),
                         None => return Next::AwaitingOrder(epoch),
                     },

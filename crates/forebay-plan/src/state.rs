@@ -21,6 +21,7 @@
 //! | `stream_window` | w of the order `opportunistic`; others lack this key and the next two |
 //! | `streamed_units` | units that no node keeps; None where the order knows no nodes |
 //! | `node_residents` | digest of what each node keeps, as hexadecimal digits; None there, too |
+//! | `given_samples` | ids of an epoch of the order `given`; other orders lack this key |
 
 use std::fmt;
 
@@ -56,6 +57,7 @@ const KEYS: [&str; 11] = [
 fn more_keys(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::LocalShuffle { .. } => &["pool_steps", "node_shares"],
+        Kind::Given { .. } => &["given_samples"],
         Kind::Opportunistic { .. } => &["stream_window", "streamed_units", "node_residents"],
         _ => &[],
     }
@@ -337,6 +339,9 @@ impl OrderState {
                 for key in ["group_samples", "group_window"] {
                     self.check_same(key, value(key))?;
                 }
+                if let Kind::Given { .. } = kind {
+                    self.check_same("given_samples", value("given_samples"))?;
+                }
                 if let Kind::LocalShuffle { steps: pool } = kind {
                     self.check_same("pool_steps", value("pool_steps"))?;
                     self.check_pool(step, pool, &value("node_shares"))?;
@@ -379,6 +384,10 @@ impl OrderState {
             "fingerprint" => self.fingerprint.as_str().into(),
             "pool_steps" => match spec.kind {
                 Kind::LocalShuffle { steps } => steps.into(),
+                _ => StateValue::None,
+            },
+            "given_samples" => match spec.kind {
+                Kind::Given { .. } => spec.samples.into(),
                 _ => StateValue::None,
             },
             "node_shares" => match self.order.shares() {

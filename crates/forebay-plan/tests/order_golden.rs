@@ -243,7 +243,7 @@ fn a_state_is_kept_in_these_words() {
         "{ADVICE}"
     );
     let names =
-        [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::LocalShuffle { steps: 1 }, Kind::Given]
+        [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::LocalShuffle { steps: 1 }, Kind::ALL_GIVEN]
             .map(|kind| kind.name());
     assert_eq!(names, ["sequential", "contiguous", "shuffle", "local-shuffle", "given"], "{ADVICE}");
     let names = [Last::Wrap, Last::Drop, Last::Short, Last::Carry].map(Last::name);

@@ -52,7 +52,7 @@ fn every_kind_states_its_quality() {
     assert_eq!(order(Kind::Shuffle, None).quality().order_entropy, Some(1.0));
     assert_eq!(order(Kind::Sequential, None).quality().order_entropy, Some(0.0));
     assert_eq!(order(Kind::Contiguous, None).quality().order_entropy, Some(0.0));
-    assert_eq!(order(Kind::Given, None).quality().order_entropy, None);
+    assert_eq!(order(Kind::ALL_GIVEN, None).quality().order_entropy, None);
     let quality = order(Kind::Group { samples: 100, window: 4 }, None).quality();
     assert!((0.5..0.7).contains(&quality.order_entropy.unwrap()), "{quality:?}");
 }
@@ -109,7 +109,7 @@ fn groups_that_would_do_are_named_with_a_window() {
 
 #[test]
 fn no_bound_applies_to_a_full_shuffle_and_to_orders_that_shuffle_nothing() {
-    for kind in [Kind::Shuffle, Kind::Sequential, Kind::Contiguous, Kind::Given] {
+    for kind in [Kind::Shuffle, Kind::Sequential, Kind::Contiguous, Kind::ALL_GIVEN] {
         assert_eq!(Convergence::of(&order(kind, None), 1000, 1), None, "{kind}");
     }
     assert_eq!(Convergence::of(&groups(1000, 1, 3), 1000, 1), None, "groups of one sample");

@@ -20,7 +20,7 @@ fn words(error: &OrderError) -> (String, String) {
 
 #[test]
 fn a_batch_larger_than_the_data_set() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
         for last in [Last::Wrap, Last::Drop] {
             let (message, hint) = refused(OrderSpec { samples: 47, ..spec(kind, last) });
             assert_eq!(
@@ -54,7 +54,7 @@ fn an_empty_data_set() {
 
 #[test]
 fn carry_with_an_order_that_is_no_circle() {
-    for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+    for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
         let (message, hint) = refused(spec(kind, Last::Carry));
         assert!(message.starts_with(&format!("order {}: last=\"carry\"", kind.name())), "{message}");
         assert!(message.ends_with("which only order sequential can do"), "{message}");
@@ -153,7 +153,7 @@ fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
 
 #[test]
 fn what_an_order_chose_is_accepted_when_it_is_made_again() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
         let order = Order::new(spec(kind, Last::Wrap)).unwrap();
         let again = Order::new(OrderSpec { lanes: Some(order.lanes()), ..*order.spec() }).unwrap();
         assert_eq!(again.lanes(), order.lanes());
@@ -162,7 +162,7 @@ fn what_an_order_chose_is_accepted_when_it_is_made_again() {
 
 #[test]
 fn given_ids_are_one_for_each_sample() {
-    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::Given, Last::Wrap) }).unwrap();
+    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::ALL_GIVEN, Last::Wrap) }).unwrap();
     let mut ids: Vec<i64> = (0..50).rev().collect();
     assert_eq!(order.check_given(3, &ids).unwrap(), (0..50).rev().collect::<Vec<u64>>());
     ids[49] = 49;
@@ -182,6 +182,25 @@ fn given_ids_are_one_for_each_sample() {
         message,
         "order given, epoch 3: 9 sample ids, expected 50, one for each sample of the data set"
     );
+}
+
+#[test]
+fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
+    let given = |samples, repeats| {
+        let kind = Kind::Given { among: Some(50), repeats };
+        Order::new(OrderSpec { samples, ..spec(kind, Last::Wrap) })
+    };
+    let some = given(48, false).unwrap();
+    assert!(some.check_given(0, &(2..50).collect::<Vec<i64>>()).is_ok());
+    let (message, hint) = words(&some.check_given(0, &[0; 48]).unwrap_err());
+    assert!(message.contains("sample id 0 at position 1") && hint.contains("repeats=True"));
+    let (message, _) = words(&some.check_given(0, &[0; 47]).unwrap_err());
+    assert_eq!(message, "order given, epoch 0: 47 sample ids, expected 48");
+    let (message, _) = words(&given(51, false).unwrap_err());
+    assert!(message.contains("at most the samples of the data set"));
+    let more = given(96, true).unwrap();
+    assert!(more.check_given(0, &[49; 96]).is_ok());
+    assert!(words(&more.check_given(0, &[50; 96]).unwrap_err()).0.contains("expected 0 to 49"));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_group_order_is_read_a_window_at_a_time() {
 #[test]
 fn order_given_waits_for_its_ids_without_losing_a_step() {
     let spec = OrderSpec {
-        kind: Kind::Given,
+        kind: Kind::ALL_GIVEN,
         last: Last::Wrap,
         seed: 0,
         samples: 10,

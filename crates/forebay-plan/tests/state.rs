@@ -72,7 +72,7 @@ fn resume(
 
 #[test]
 fn a_state_goes_on_where_it_was_written() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
         let state = loader(kind, 4);
         let resumed = resume(&state, &state, &[]).unwrap();
         assert_eq!((resumed.epoch, resumed.step, resumed.kind), (2, 5, kind));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
 use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation};
 use forebay_types::Field;
+use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -122,6 +123,13 @@ impl Dataset {
     #[getter]
     fn fingerprint(&self) -> String {
         self.source.fingerprint()
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    fn select(&self, py: Python<'_>, ids: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
+        let ids: Vec<u64> = ids.as_array().iter().map(|id| *id as u64).collect();
+        let selected = self.ask(py, None, BUILT, move |source, caller| source.select(&ids, caller))?;
+        Ok(Self { source: Arc::new(selected) })
     }
 
     #[pyo3(signature = (*, progress = None))]

@@ -43,11 +43,13 @@ pub fn make_order(
     group_window: u64,
     lanes: Option<u64>,
 ) -> Result<Order, Error> {
+    let kind = options.kind(samples, group_samples, group_window)?;
+    let of_epoch = options.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
     Ok(Order::new(OrderSpec {
-        kind: options.kind(group_samples, group_window)?,
+        kind,
         last: options.last()?,
         seed: options.seed,
-        samples,
+        samples: of_epoch.unwrap_or(samples),
         batch: options.batch_size,
         ranks: u64::from(options.size),
         lanes: lanes.or(options.order.lanes),
@@ -177,7 +179,7 @@ pub(crate) fn data_facts(
     expansion: f64,
 ) -> Result<DataFacts, Error> {
     let (samples, summary) = (index.samples(), index.summary());
-    let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
+    let mean_bytes = index.record_bytes() as f64 / samples.max(1) as f64;
     let batch = options.batch_size;
     let ragged_bytes =
         ragged_bytes(index.fields(), batch, mean_bytes, summary.longest_record_bytes, expansion);
@@ -187,7 +189,7 @@ pub(crate) fn data_facts(
     })?;
     Ok(DataFacts {
         samples,
-        record_bytes: summary.record_bytes,
+        record_bytes: index.record_bytes(),
         file_bytes: index.shards().iter().map(|shard| shard.bytes).sum(),
         unit_samples: index.unit_samples(),
         is_coded: index.is_coded(),

@@ -20,7 +20,7 @@ use crate::mesh::LinksSpec;
 pub struct OrderChoice {
     /// `sequential`, `contiguous`, `shuffle`, `local-shuffle`, `opportunistic`, `group` or `given`.
     pub kind: String,
-    /// Samples per group.
+    /// Samples per group; in `given`, ids of an epoch.
     #[serde(default)]
     pub samples: Option<u64>,
     /// Groups per window; in `opportunistic`, units.
@@ -35,6 +35,9 @@ pub struct OrderChoice {
     /// Least order entropy of `opportunistic`.
     #[serde(default)]
     pub entropy: Option<f64>,
+    /// Whether epochs of `given` may repeat samples, and leave out others.
+    #[serde(default)]
+    pub repeats: bool,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
@@ -323,7 +326,7 @@ impl Options {
         }
         self.strategy.check()?;
         self.check_tiers()?;
-        let kind = self.kind(1, 1)?;
+        let kind = self.kind(1, 1, 1)?;
         if self.strategy.locate == Locate::Handoff && kind != Kind::Sequential {
             return wrong(
                 format!(
@@ -381,8 +384,9 @@ impl Options {
         if self.size == 1 { "this process" } else { &self.job }
     }
 
-    /// The kind of order; `samples` and `window` stand in for what the user left open.
-    pub fn kind(&self, samples: u64, window: u64) -> Result<Kind, Error> {
+    /// The kind of order; `samples` and `window` stand in for what the user left open. The data set
+    /// has `total` samples.
+    pub fn kind(&self, total: u64, samples: u64, window: u64) -> Result<Kind, Error> {
         Ok(match self.order.kind.as_str() {
             "sequential" => Kind::Sequential,
             "contiguous" => Kind::Contiguous,
@@ -394,7 +398,7 @@ impl Options {
                 samples: self.order.samples.unwrap_or(samples),
                 window: self.order.window.unwrap_or(window),
             },
-            "given" => Kind::Given,
+            "given" => Kind::Given { among: self.order.samples.map(|_| total), repeats: self.order.repeats },
             other => {
                 return Err(Error::Options {
                     message: format!("unknown order \"{other}\""),

@@ -37,7 +37,7 @@ pub(crate) fn share_out(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
-    let kind = options.kind(1, 1)?;
+    let kind = options.kind(1, 1, 1)?;
     let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
     let is_needed = is_local_order || options.strategy.store.is_some();
     let is_single = options.local_ranks.len() == options.size as usize;
@@ -80,7 +80,7 @@ fn cut(
 ) -> Result<JobShares, Error> {
     let map = chunk_map(files, index)?;
     let samples = index.samples();
-    let unit_bytes = unit_bytes(index.summary().record_bytes, samples, nodes.len() as u64);
+    let unit_bytes = unit_bytes(index.record_bytes(), samples, nodes.len() as u64);
     let units = share_units(index, &map, unit_bytes, caller)?;
     let shares = NodeShares::new(samples, &units, nodes, key_of(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_format::{
     CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Progress,
-    SidecarLocation, Verification,
+    Selection, SidecarLocation, Verification,
 };
 use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
@@ -136,7 +136,27 @@ impl IndexedDataset {
 
     /// The fingerprint of the data set, for users and states.
     pub fn fingerprint(&self) -> String {
-        format!("{:032x}", self.dataset().fingerprint())
+        format!("{:032x}", self.dataset().identity())
+    }
+
+    /// The data set of those samples whose ids these are, in this order.
+    pub fn select(&self, ids: &[u64], caller: &dyn Host) -> Result<Self, Error> {
+        let loaded = self.index(caller)?;
+        let selection = match self.dataset.selection() {
+            None => Selection::new(ids.to_vec(), loaded.index.samples())?,
+            Some(before) => before.of(ids)?,
+        };
+        let dataset = Arc::new(self.dataset.selecting(selection));
+        let index = Arc::new(dataset.index(loaded.bytes.clone())?);
+        Ok(Self {
+            dataset,
+            index: OnceLock::from(Loaded { index, ..loaded }),
+            computer: self.computer.clone(),
+            computed: OnceLock::new(),
+            loading: Mutex::default(),
+            local: self.local.clone(),
+            files: OnceLock::new(),
+        })
     }
 
     /// The data set.

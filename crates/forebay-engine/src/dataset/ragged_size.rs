@@ -30,5 +30,5 @@ pub(crate) fn expansion_ratio(source: &IndexedDataset, index: &Index) -> f64 {
         seen += 1;
     }
     let mean_bytes = bytes as f64 / seen.max(1) as f64;
-    (mean_bytes * samples as f64 / index.summary().record_bytes.max(1) as f64).max(1.0)
+    (mean_bytes * samples as f64 / index.record_bytes().max(1) as f64).max(1.0)
 }

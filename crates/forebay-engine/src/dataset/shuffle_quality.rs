@@ -60,7 +60,7 @@ impl ShuffleQuality {
 
 /// Samples per group and groups per window that suit the data set of an index.
 pub(crate) fn group_of(index: &Index) -> (u64, u64) {
-    let mean_bytes = index.summary().record_bytes as f64 / index.samples().max(1) as f64;
+    let mean_bytes = index.record_bytes() as f64 / index.samples().max(1) as f64;
     default_group(index.samples(), mean_bytes, index.unit_samples())
 }
 
@@ -83,8 +83,7 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
 /// data set without such groups, or a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`]
 /// reports it.
 pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
-    let summary = index.summary();
-    warning_of(order, epochs, index.unit_samples(), summary.record_bytes)
+    warning_of(order, epochs, index.unit_samples(), index.record_bytes())
 }
 
 fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) -> Option<String> {

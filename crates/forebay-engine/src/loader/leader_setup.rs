@@ -88,6 +88,13 @@ pub(crate) fn lead(
     let mut budget = config::budget(options, address_left)?;
     let found_budget = budget;
     if let Some(locators) = &strategies.locators {
+        if source.dataset().selection().is_some() {
+            return Err(Error::Options {
+                message: "the strategy finds samples by a cursor, and these are a selection of the records"
+                    .into(),
+                hint: "use another strategy, or the whole data set".into(),
+            });
+        }
         locators.check()?;
     }
     if let Some(scanner) = &strategies.scanner {
@@ -126,10 +133,10 @@ pub(crate) fn lead(
         }
     };
     let expansion = expansion_ratio(source, &index);
-    let fingerprint = source.dataset().fingerprint();
+    let fingerprint = source.dataset().identity();
     let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
     let choice = match &job_shares {
-        Some(job_shares) if matches!(options.kind(1, 1)?, Kind::Opportunistic { .. }) => {
+        Some(job_shares) if matches!(options.kind(1, 1, 1)?, Kind::Opportunistic { .. }) => {
             let batch_bytes = config::data_facts(options, &index, &files, expansion)?.batch_bytes;
             let (index, budget) = (&*index, &budget);
             let question =

@@ -26,7 +26,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_format::Index;
 use forebay_host::{self as host, Map, failpoint, fork};
 use forebay_io::FileIo;
 use forebay_plan::OrderState;
@@ -165,7 +164,7 @@ impl Engine {
             launcher: options.launcher.clone(),
             deadline: Duration::from_secs(options.timeout_s),
         };
-        let fingerprint = source.dataset().fingerprint();
+        let identity = source.dataset().identity();
         let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
         let mut failure = None;
         let (mut share, mut opened, mut client, mut server) = (None, None, None, None);
@@ -198,7 +197,7 @@ impl Engine {
                 })
         };
         let joined = {
-            let hello = options.hello(fingerprint, host::address_left_bytes());
+            let hello = options.hello(identity, host::address_left_bytes());
             rendezvous::join(&spec, &hello, lead, &mut WaitingHost(caller))
         };
         // The leader raises its own error, not the rejection that it sent.
@@ -216,8 +215,8 @@ impl Engine {
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
-        let index =
-            Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
+        let index_bytes = Arc::new(IndexBytes(Map::read_only(&index_fd)?));
+        let index = Arc::new(source.dataset().shared_index(index_bytes)?);
         let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
         let order = decided_order(&options, &index, &settings, shares, reply.residents.as_ref())?;
         let has_share = reply.store.is_some() || reply.residents.is_some();

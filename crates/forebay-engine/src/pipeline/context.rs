@@ -77,6 +77,10 @@ pub(crate) struct Context {
     pub(crate) untouched: AtomicBool,
 }
 
+/// What is dropped from the page cache at once \[bytes\]: the kernel keeps pages that it read as
+/// one unit with others, up to its read-ahead of usually 128 KiB.
+const DROP_BYTES: u64 = 128 << 10;
+
 impl Context {
     pub(crate) fn local_rank(&self) -> usize {
         self.options.local_rank as usize
@@ -124,7 +128,7 @@ impl Context {
 
     /// Whether the order of an epoch is known: one that the user gives may still be missing.
     pub(crate) fn knows_order(&self, epoch: u64) -> bool {
-        self.order.spec().kind != Kind::Given || self.given.get(epoch).is_some()
+        !matches!(self.order.kind(), Kind::Given { .. }) || self.given.get(epoch).is_some()
     }
 
     /// The file of a shard, for messages.
@@ -270,6 +274,16 @@ impl Context {
         match &self.tiers {
             Some(tiers) => tiers.wont_need(shard, offset, length),
             None => self.files.wont_need(shard, offset, length),
+        }
+    }
+
+    /// With `direct`, drops the pages of an extent that was read in place: a small read through the
+    /// page cache costs less than one past it, but must not fill memory.
+    pub(crate) fn leave_no_pages(&self, extent: Extent) {
+        if self.settings.direct {
+            let start = extent.offset / DROP_BYTES * DROP_BYTES;
+            let end = (extent.offset + extent.length).next_multiple_of(DROP_BYTES);
+            self.wont_need(extent.shard, start, end - start);
         }
     }
 

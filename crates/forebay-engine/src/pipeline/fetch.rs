@@ -147,6 +147,7 @@ impl<'a> Step<'a> {
                         return Ok(false);
                     }
                     in_place.place(slot * columns + column);
+                    context.leave_no_pages(extent);
                 }
                 Request::Run(run) => {
                     let extent = run.extent;
@@ -161,6 +162,7 @@ impl<'a> Step<'a> {
                     }
                     count(context.slot(), Counter::UnstagedBytes, extent.length);
                     in_place.has(&run, small);
+                    context.leave_no_pages(extent);
                 }
             }
         }

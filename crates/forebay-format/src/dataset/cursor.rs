@@ -44,7 +44,7 @@ impl Dataset {
         id: SampleId,
         bytes: &ShardBytes<'_>,
     ) -> Result<SampleLocation, Error> {
-        let (shard, first) = index.shard_of_sample(id)?;
+        let (shard, first) = index.shard_of_record(id)?;
         if shard != cursor.shard || id.0 < cursor.next {
             *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
         }

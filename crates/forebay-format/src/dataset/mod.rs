@@ -35,7 +35,7 @@ use modified::{inode, modified_ns};
 
 use crate::container::lmdb::Database;
 use crate::container::{Container, registry};
-use crate::{Error, Format, Index, OpenOptions, SidecarError};
+use crate::{Error, Format, Index, OpenOptions, Selection, SidecarError};
 
 /// How far a long piece of work is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ pub struct Dataset {
     files: Vec<Arc<dyn Container>>,
     shards: Vec<Shard>,
     fingerprint: u128,
+    selection: Option<Arc<Selection>>,
 }
 
 impl Dataset {
@@ -94,7 +95,7 @@ impl Dataset {
             text.extend(shard.fingerprint.to_le_bytes());
         }
         let fingerprint = xxh3_128(&text);
-        Ok(Self { options: options.clone(), format, files, shards, fingerprint })
+        Ok(Self { options: options.clone(), format, files, shards, fingerprint, selection: None })
     }
 
     /// The container format.
@@ -149,10 +150,35 @@ impl Dataset {
         self.fingerprint
     }
 
+    /// [`Dataset::fingerprint`], and the selection: two data sets with the same identity have the
+    /// same samples with the same ids.
+    pub fn identity(&self) -> u128 {
+        self.selection
+            .as_ref()
+            .map_or(self.fingerprint, |selection| selection.fingerprint_of(self.fingerprint))
+    }
+
+    /// Which records are the samples; `None` for all.
+    pub fn selection(&self) -> Option<&Selection> {
+        self.selection.as_deref()
+    }
+
+    /// The same files with the samples of a selection of their records.
+    #[must_use]
+    pub fn selecting(&self, selection: Selection) -> Self {
+        Self { selection: Some(Arc::new(selection)), ..self.clone() }
+    }
+
     /// Reads a sidecar of this dataset.
     pub fn index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
         self.checked_index(bytes)
+            .map(|index| index.selecting(self.selection.clone()))
             .map_err(|error| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(error) })
+    }
+
+    /// Reads a sidecar of this dataset that another process has compared with the files.
+    pub fn shared_index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
+        Ok(Index::from_bytes(bytes, self.fingerprint)?.selecting(self.selection.clone()))
     }
 
     /// Reads a sidecar and compares it with the files.

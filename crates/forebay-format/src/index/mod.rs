@@ -8,6 +8,7 @@
 mod cache;
 mod guard;
 mod names;
+mod selection;
 pub mod sidecar;
 mod tiles;
 
@@ -23,6 +24,7 @@ use crate::{Error, SidecarError, Summary};
 use cache::{Cache, Held};
 use guard::Guard;
 use names::Names;
+pub use selection::Selection;
 use sidecar::block::{Block, Limits, Part, PartPiece, RecordLocation};
 use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, StoredIn, decode};
 use tiles::{TileWork, TiledColumn};
@@ -46,6 +48,8 @@ pub struct Index {
     tiled: Vec<Option<TiledColumn>>,
     cache: Cache<Block>,
     names: Option<Names>,
+    /// Which records of the files are the samples; all of them without one.
+    selection: Option<Arc<Selection>>,
 }
 
 impl Held for Block {
@@ -115,12 +119,23 @@ impl Index {
                 Some(TiledColumn::new(records, block_records))
             })
             .collect();
-        Ok(Self { bytes, contents, fields, shards, guards, tiled, cache, names })
+        Ok(Self { bytes, contents, fields, shards, guards, tiled, cache, names, selection: None })
     }
 
     /// Number of samples.
     pub fn samples(&self) -> u64 {
+        self.selection.as_ref().map_or(self.records(), |selection| selection.samples())
+    }
+
+    /// Number of samples that the files have, selected or not.
+    fn records(&self) -> u64 {
         self.contents.header.samples
+    }
+
+    /// Bytes of the samples; of a selection, estimated from its number of samples.
+    pub fn record_bytes(&self) -> u64 {
+        let bytes = u128::from(self.summary().record_bytes) * u128::from(self.samples());
+        (bytes / u128::from(self.records().max(1))) as u64
     }
 
     /// Number of columns.
@@ -158,7 +173,8 @@ impl Index {
         self.cache.held_bytes()
     }
 
-    /// Finds the units and slices of samples, in the order of `ids`; what `out` held is dropped.
+    /// Finds the units and slices of samples, in the order of `ids`; what `out` held is dropped. Of
+    /// a selection, `ids` are places in it.
     ///
     /// Fails for an id that does not exist ([`Error::Usage`]) and for a damaged block
     /// ([`Error::Sidecar`]).
@@ -167,7 +183,10 @@ impl Index {
         out.clear(columns);
         let mut work = Work::default();
         for ids in ids.chunks((IDS_AT_ONCE / columns).max(1)) {
-            self.locate_some(ids, &mut work, out)?;
+            match &self.selection {
+                None => self.locate_some(ids, &mut work, out)?,
+                Some(selection) => self.locate_some(&selection.records_of(ids)?, &mut work, out)?,
+            }
         }
         Ok(())
     }
@@ -207,7 +226,7 @@ impl Index {
             let shard = ShardId(*shard);
             if self.tiled[entry % columns].is_some() {
                 let id = ids[entry / columns];
-                let (shard, first_sample) = self.shard_of_sample(id)?;
+                let (shard, first_sample) = self.shard_of_record(id)?;
                 self.locate_row(entry % columns, shard, id.0 - first_sample, tiles, out)?;
             } else if place.is_exception() {
                 push_exception(exceptional[*held as usize].exception(*place), shard, out);
@@ -228,14 +247,11 @@ impl Index {
         Ok(())
     }
 
-    /// The shard that holds a sample, and the first sample of that shard.
+    /// The shard that holds a record, and the first record of that shard.
     #[inline]
-    pub fn shard_of_sample(&self, id: SampleId) -> Result<(usize, u64), Error> {
-        if id.0 >= self.samples() {
-            return Err(Error::Usage {
-                message: format!("there is no sample {}: the dataset has {} samples", id.0, self.samples()),
-                hint: String::new(),
-            });
+    pub fn shard_of_record(&self, id: SampleId) -> Result<(usize, u64), Error> {
+        if id.0 >= self.records() {
+            return Err(no_sample(id, self.records()));
         }
         let shard = self.shard_of(|shard| shard.first_sample <= id.0);
         Ok((shard, self.shards[shard].first_sample))
@@ -244,7 +260,7 @@ impl Index {
     /// Block (within a column) and index in the block of a sample.
     #[inline]
     fn block_of(&self, id: SampleId) -> Result<(u64, u64), Error> {
-        let (shard, first_sample) = self.shard_of_sample(id)?;
+        let (shard, first_sample) = self.shard_of_record(id)?;
         let first_block = self.shards[shard].first_block;
         let block_records = u64::from(self.contents.header.block_records);
         let within = id.0 - first_sample;
@@ -395,6 +411,13 @@ struct Work {
 }
 
 #[inline]
+fn no_sample(id: SampleId, samples: u64) -> Error {
+    Error::Usage {
+        message: format!("there is no sample {}: the dataset has {samples} samples", id.0),
+        hint: String::new(),
+    }
+}
+
 fn push_plain(class: &RecordClass, shard: ShardId, start: u64, length: u64, out: &mut Located) {
     let extent = Extent { shard, offset: start, length: length + class.margin_bytes() };
     let guard = if class.guard { start / u64::from(class.align_bytes) } else { 0 };

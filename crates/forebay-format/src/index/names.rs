@@ -126,7 +126,7 @@ impl Index {
 
 impl SampleFileTable for Index {
     fn len(&self) -> usize {
-        self.samples() as usize
+        self.records() as usize
     }
 
     fn file(&self, file: ShardId) -> io::Result<SampleFile> {

@@ -96,17 +96,20 @@ pub enum OrderError {
         /// Numbers that would work.
         works: String,
     },
-    /// Ids of an epoch of order given that are not one per sample.
+    /// Ids of an epoch of order given that are not as many as was said.
     #[error(
-        "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
+        "order given, epoch {epoch}: {found} sample ids, expected {expected}{}",
+        if *is_all { ", one for each sample of the data set" } else { "" }
     )]
     GivenLength {
         /// The epoch.
         epoch: u64,
         /// Ids given.
         found: u64,
-        /// N.
+        /// Ids of an epoch.
         expected: u64,
+        /// Whether these are all samples of the data set.
+        is_all: bool,
     },
     /// An id of order given that names no sample.
     #[error("order given, epoch {epoch}: sample id {found} at position {position}, expected 0 to {highest}")]
@@ -150,8 +153,15 @@ impl OrderError {
             Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
             Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
-            Self::GivenLength { .. } | Self::GivenId { .. } | Self::GivenTwice { .. } => Some(
-                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1 once",
+            Self::GivenLength { is_all: false, .. } => {
+                Some("the function given as order returns as many ids as samples= says, for every epoch")
+            }
+            Self::GivenId { .. } => {
+                Some("the function given as order returns sample ids, from 0 to len(dataset) - 1")
+            }
+            Self::GivenLength { .. } | Self::GivenTwice { .. } => Some(
+                "the function given as order returns each id from 0 to len(dataset) - 1 once; \
+                 forebay.Given(function, samples=n, repeats=True) allows for other numbers and for repeats",
             ),
         }
     }

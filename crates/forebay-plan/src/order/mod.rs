@@ -81,10 +81,18 @@ pub enum Kind {
         window: u64,
     },
     /// Sample ids given for every epoch.
-    Given,
+    Given {
+        /// N, samples of the data set, where an epoch has another number of ids.
+        among: Option<u64>,
+        /// Whether an epoch may have samples more than once, and not have others.
+        repeats: bool,
+    },
 }
 
 impl Kind {
+    /// Ids given for every epoch, each sample once.
+    pub const ALL_GIVEN: Self = Self::Given { among: None, repeats: false };
+
     /// The name of the kind, as users write it.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -95,7 +103,7 @@ impl Kind {
             Self::Group { .. } => "group",
             Self::LocalShuffle { .. } => "local-shuffle",
             Self::Opportunistic { .. } => "opportunistic",
-            Self::Given => "given",
+            Self::Given { .. } => "given",
         }
     }
 
@@ -157,7 +165,7 @@ pub struct OrderSpec {
     pub last: Last,
     /// Seed of everything that is shuffled.
     pub seed: u64,
-    /// N, samples of the data set.
+    /// N, samples of an epoch: those of the data set, but for `given`.
     pub samples: u64,
     /// B, samples per rank and step.
     pub batch: u64,
@@ -231,6 +239,15 @@ impl Order {
             Last::Drop => spec.samples / global_batch,
             Last::Wrap | Last::Short | Last::Carry => spec.samples.div_ceil(global_batch),
         };
+        if let Kind::Given { among: Some(among), repeats: false } = spec.kind
+            && spec.samples > among
+        {
+            return number(
+                "samples, the ids of an epoch,",
+                spec.samples,
+                "at most the samples of the data set",
+            );
+        }
         if let Kind::LocalShuffle { steps: pool } = spec.kind
             && pool != 1
             && !(1..steps).contains(&pool)
@@ -307,10 +324,16 @@ impl Order {
     /// Where the shares are of another data set or other ranks.
     #[must_use]
     pub fn with_residents(self, shares: Arc<NodeShares>, resident: impl Fn(usize) -> bool) -> Self {
-        assert_eq!((shares.samples(), shares.ranks()), (self.spec.samples, self.spec.ranks));
+        let check = |shares: &NodeShares| {
+            assert_eq!((shares.samples(), shares.ranks()), (self.spec.samples, self.spec.ranks));
+        };
         let nodes = match self.spec.kind {
-            Kind::LocalShuffle { .. } => Nodes::Shares(shares),
+            Kind::LocalShuffle { .. } => {
+                check(&shares);
+                Nodes::Shares(shares)
+            }
             Kind::Opportunistic { window } => {
+                check(&shares);
                 let taken = |rank| self.taken_once(rank);
                 let parts = Opportunistic::new(self.spec.seed, window, shares, resident, taken);
                 Nodes::Opportunistic(Arc::new(parts))
@@ -446,7 +469,7 @@ impl Order {
             Kind::Opportunistic { .. } => self
                 .opportunistic()
                 .map_or(Quality::SHUFFLE, |parts| Quality::of_draws(parts, self.global_batch)),
-            Kind::Given => Quality::UNKNOWN,
+            Kind::Given { .. } => Quality::UNKNOWN,
         }
     }
 
@@ -522,7 +545,7 @@ impl Order {
                 let permutation = self.shuffle(epoch);
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
-            Kind::Given => {
+            Kind::Given { .. } => {
                 let given = given.expect("order given needs the sample ids of the epoch");
                 out.extend(positions.map(|position| SampleId(given[position as usize])));
             }
@@ -556,28 +579,38 @@ impl Order {
         }
     }
 
-    /// Checks the sample ids given for an epoch, every sample once, and gives them back as such.
+    /// Checks the sample ids given for an epoch, and gives them back as such. No sample stands
+    /// there twice, unless the order was said to repeat samples.
     ///
     /// # Errors
     /// Names the length, the first id that no sample has, or the first that stands there
     /// for the second time.
     pub fn check_given(&self, epoch: u64, ids: &[i64]) -> Result<Vec<u64>, OrderError> {
-        let samples = self.spec.samples;
-        if ids.len() as u64 != samples {
-            return Err(OrderError::GivenLength { epoch, found: ids.len() as u64, expected: samples });
+        let expected = self.spec.samples;
+        let (among, repeats) = match self.spec.kind {
+            Kind::Given { among, repeats } => (among, repeats),
+            _ => (None, false),
+        };
+        if ids.len() as u64 != expected {
+            let found = ids.len() as u64;
+            return Err(OrderError::GivenLength { epoch, found, expected, is_all: among.is_none() });
         }
-        let mut seen = vec![0_u64; ids.len().div_ceil(64)];
+        let samples = among.unwrap_or(expected);
+        let mut seen = vec![0_u64; if repeats { 0 } else { samples.div_ceil(64) as usize }];
         let mut checked = Vec::with_capacity(ids.len());
         for (position, found) in (0_u64..).zip(ids) {
             let Some(id) = u64::try_from(*found).ok().filter(|id| *id < samples) else {
                 return Err(OrderError::GivenId { epoch, position, found: *found, highest: samples - 1 });
             };
+            checked.push(id);
+            if repeats {
+                continue;
+            }
             let (word, bit) = (&mut seen[(id / 64) as usize], 1 << (id % 64));
             if *word & bit != 0 {
                 return Err(OrderError::GivenTwice { epoch, position, id });
             }
             *word |= bit;
-            checked.push(id);
         }
         Ok(checked)
     }

@@ -13,7 +13,7 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
         Just(Kind::Sequential),
         Just(Kind::Contiguous),
         Just(Kind::Shuffle),
-        Just(Kind::Given),
+        Just(Kind::ALL_GIVEN),
         (1_u64..5).prop_map(|steps| Kind::LocalShuffle { steps }),
         (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
         (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
@@ -98,7 +98,7 @@ pub fn given(order: &Order, epoch: u64) -> Arc<[u64]> {
 
 /// One batch by the definition.
 pub fn batch(order: &Order, epoch: u64, step: u64, rank: u64) -> Vec<u64> {
-    let ids = (order.kind() == Kind::Given).then(|| given(order, epoch));
+    let ids = matches!(order.kind(), Kind::Given { .. }).then(|| given(order, epoch));
     let mut out = vec![SampleId(u64::MAX)];
     order.batch(epoch, step, Rank(rank as u32), ids.as_deref(), &mut out);
     out.into_iter().map(|sample| sample.0).collect()
