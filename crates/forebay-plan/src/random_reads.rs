@@ -186,8 +186,8 @@ mod tests {
                     prop_assert_eq!(extent.shard, read.extent.shard);
                     prop_assert!(read.extent.offset <= extent.offset && extent.end() <= read.extent.end());
                 }
-                // It begins and ends with a piece, and has no larger gap. Only overlaps make it longer
-                // than the limit.
+                // It begins and ends with a piece, and has no larger gap. Only overlaps make it
+                // longer than the limit.
                 let start = read.extent.offset;
                 prop_assert_eq!(start, pieces[0].0.offset);
                 let mut end = pieces[0].0.end();

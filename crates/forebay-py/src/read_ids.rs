@@ -295,8 +295,9 @@ impl<'py> Kind<'py> {
     /// An object for a value of this length, and its memory.
     fn make(&self, py: Python<'py>, bytes: usize) -> PyResult<(Bound<'py, PyAny>, Place)> {
         let (value, start) = if self.is_bytes {
-            // SAFETY: without contents, it returns a new object of this size, which no one else has
-            // before it is filled; of size 0 it is the one empty object, to which nothing is written.
+            // SAFETY: without contents, it returns a new object of this size, which no one else
+            // has before it is filled; of size 0 it is the one empty object, to which nothing is
+            // written.
             let value = unsafe {
                 let value = ffi::PyBytes_FromStringAndSize(std::ptr::null(), bytes as ffi::Py_ssize_t);
                 Bound::from_owned_ptr_or_err(py, value)?

@@ -5,8 +5,8 @@
 //! the read at hand:
 //!
 //! - A piece of a stored unit is copied to the uses that overlap it.
-//! - A coded unit of one piece is decoded and copied to its uses. One of several pieces is collected
-//!   until the last of them was read.
+//! - A coded unit of one piece is decoded and copied to its uses. One of several pieces is
+//!   collected until the last of them was read.
 //! - A large value that a read fetches alone goes straight to its place.
 //!
 //! The first read that takes as long as storage does shows that the page cache has not everything:
