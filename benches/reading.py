@@ -5,7 +5,8 @@ Usage: ``python benches/reading.py [--tiny] [--save] [SECTION ...]``
 Each row reads batches of 256 random samples in one process: by `Dataset.read`, by
 `Dataset.__getitems__`, by `dataset[i]` one after the other, by the format's own library one after
 the other, and by one `os.pread` per sample at offsets that are known before. All do so in turn, for
-the same samples; each figure is the median of the repetitions. The files are kept in
+the same samples; each figure is the median of the repetitions. Those of the page cache are
+processor times, so that other programs hardly change them. The files are kept in
 ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``, about 3 GB).
 """
 
@@ -15,7 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,8 @@ def library(kind: str, path: Path) -> Iterator[Read]:
 
 
 @contextmanager
-def readers(kind: str, made: datasets.Set, path: Path) -> Iterator[dict[str, Read]]:
-    """All ways to read, by the name of their column."""
+def readers(kind: str, made: datasets.Set, path: Path, *, cold: bool) -> Iterator[dict[str, Any]]:
+    """All ways to read, by the name of their column; a cold library is opened for each run."""
     dataset = forebay.open(
         path.parent if kind == "LMDB" else path, **({"schema": "raw"} if kind == "LMDB" else {})
     )
@@ -111,7 +112,8 @@ def readers(kind: str, made: datasets.Set, path: Path) -> Iterator[dict[str, Rea
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     try:
-        with library(kind, path) as get:
+        # Pages that are mapped are not dropped from the page cache.
+        with nullcontext() if cold else library(kind, path) as get:
             yield {
                 "locate": locate,
                 "read": dataset.read,
@@ -135,10 +137,13 @@ def drop(path: Path) -> None:
 def measure(study: Study, *, cold: bool) -> list[Row]:
     """Measure all files, from the page cache or not."""
     rows = []
+    # What is copied from the page cache costs the processor's time, of all threads; what is read
+    # from storage is waited for.
+    clock = time.perf_counter if cold else time.process_time
     for kind, made, path in files(study):
         draw = np.random.default_rng(1)
         found: dict[str, list[float]] = {}
-        with readers(kind, made, path) as ways:
+        with readers(kind, made, path, cold=cold) as ways:
             locate = ways.pop("locate")
             for repetition in range(-WARM_UPS, study.settings.repetitions):
                 ids = draw.choice(made.samples, min(BATCH, made.samples), replace=False).tolist()
@@ -151,9 +156,12 @@ def measure(study: Study, *, cold: bool) -> list[Row]:
                 for name in names:
                     if cold:
                         drop(path)
-                    begun = time.perf_counter()
-                    ways[name](ids)
-                    taken = time.perf_counter() - begun
+                    with (
+                        library(kind, path) if cold and name == "library" else nullcontext(ways[name]) as way
+                    ):
+                        begun = clock()
+                        way(ids)
+                        taken = clock() - begun
                     if repetition >= 0:
                         found.setdefault(name, []).append(taken / len(ids) * 1e6)
         row: Row = {"format": kind, "sample_bytes": made.record_bytes, "cache": "cold" if cold else "warm"}
