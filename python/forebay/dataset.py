@@ -6,14 +6,18 @@ import contextlib
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
-from forebay._core import OptionError, StorageError, option_error
+from forebay._core import StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
+from forebay._sample_ids import SomeIds, index_error, sample_ids
 from forebay._selection import Ids, checked_ids, split_ids
 from forebay.options import resolve
+
+if TYPE_CHECKING:
+    from forebay._iteration import Batch
 
 __all__ = ["Dataset", "open"]
 
@@ -152,8 +156,8 @@ class Dataset:
     """Hold the samples of container files; :func:`forebay.open` makes one.
 
     ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: bytes where the
-    schema is raw, else a dict of field name to value. Use it to look at single samples, and a
-    :class:`forebay.Loader` to read all of them fast.
+    schema is raw, else a dict of field name to value. :meth:`read` reads several together, and a
+    :class:`forebay.Loader` reads all of them fast.
 
     Parameters
     ----------
@@ -294,22 +298,93 @@ class Dataset:
             If the sample cannot be read.
         """
         if isinstance(index, slice):
-            return [self[number] for number in range(*self._bounds(index))]
+            return self.__getitems__(range(*self._bounds(index)))
         sample = self._native.sample(self._number(index))
         if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
             return data
         return sample
 
+    def __getitems__(self, ids: SomeIds) -> list[Any]:
+        """Return several samples, read together: the list ``[dataset[i] for i in ids]``.
+
+        A torch ``DataLoader`` calls it for each batch.
+
+        Parameters
+        ----------
+        ids : sequence or array of int, shape (samples,)
+            As :meth:`read` takes them.
+
+        Raises
+        ------
+        IndexError, OptionError, FormatError, StorageError
+            As :meth:`read` raises them.
+        """
+        return self._native.samples(sample_ids(ids, len(self), self).tolist())
+
+    def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
+        """Read several samples together.
+
+        Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
+        also where ids repeat. The files stay open. The interpreter lock is released meanwhile, and
+        Ctrl-C ends the call between two reads.
+
+        Parameters
+        ----------
+        ids : sequence or array of int, shape (samples,)
+            Sample ids in any order. They may repeat, and negative ones count from the end.
+        threads : int, optional
+            Threads that read and decode. Default: one, and more for many bytes or for storage of
+            other nodes.
+        ragged : bool, optional
+            Whether a field whose length varies is a :class:`forebay.Ragged` of values and offsets
+            instead of a list of arrays.
+
+        Returns
+        -------
+        Batch
+            As a loader delivers it: field name → array of shape ``(samples, *field_shape)``, or a
+            list of one array per sample. ``indices`` are the ids, counted from 0, and ``position``
+            is None. The arrays own their memory.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        OptionError
+            If the ids are not integers in one axis (also a :class:`TypeError`), or ``threads`` is
+            not at least 1.
+        FormatError
+            If a sample cannot be decoded or has a wrong checksum.
+        StorageError
+            If a sample cannot be read, or a file was replaced since it was opened.
+        """
+        if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
+            raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
+        numbers = sample_ids(ids, len(self), self)
+        values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
+        if ragged:
+            from forebay._samples.collate import Ragged
+
+            values = {
+                name: Ragged(*value) if isinstance(value, tuple) else value for name, value in values.items()
+            }
+        from forebay._iteration import Batch
+
+        batch = Batch(values)
+        batch.indices = numbers
+        batch.position = None  # type: ignore[assignment]  # no batch of a loader
+        return batch
+
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:
             return index.indices(len(self))
         except (TypeError, ValueError) as error:
-            raise _index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
+            raise index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
 
     def _number(self, index: object) -> int:
         """Return the sample id of an index, which may be negative."""
         if isinstance(index, str):
-            raise _index_error(
+            raise index_error(
                 f"{self!r}: expected the number of a sample, found {index!r}",
                 f"dataset[0][{index!r}] is a field of one sample, batch[{index!r}] of a batch of forebay.Loader; "
                 "forebay.open(..., fields=[...]) chooses fields",
@@ -317,9 +392,9 @@ class Dataset:
         try:
             number = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            raise _index_error(
+            raise index_error(
                 f"{self!r}: expected the number of a sample, or a slice; found {index!r}",
-                "several samples by number: [dataset[number] for number in numbers]",
+                "several samples by number: dataset.read(numbers)",
             ) from None
         samples = len(self)
         if not -samples <= number < samples:
@@ -360,14 +435,6 @@ def _allow_open_files(shards: int) -> None:
     # If this fails, the open that fails later names its file.
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
-
-
-class _IndexError(OptionError, TypeError):
-    """The index is neither an integer nor a slice; a `TypeError`, as sequences raise."""
-
-
-def _index_error(message: str, hint: str) -> OptionError:
-    return _IndexError(f"{message}\nhint: {hint}")
 
 
 def _reopen(kind: type[Dataset], paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:

@@ -89,10 +89,11 @@ def test_samples_of_a_data_set_are_read_by_workers(datum_lmdb, context):
     check_datums(batches)
 
 
-def test_an_open_data_set_is_a_map_style_data_set_for_forked_workers(datum_lmdb):
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_an_open_data_set_is_a_map_style_data_set_for_workers(datum_lmdb, context):
     dataset = forebay.open(datum_lmdb, schema="caffe-datum")
     batches = torch.utils.data.DataLoader(
-        dataset, batch_size=BATCH, num_workers=2, multiprocessing_context="fork"
+        dataset, batch_size=BATCH, num_workers=2, multiprocessing_context=context
     )
     check_datums(batches)
 

@@ -41,13 +41,27 @@ pub(crate) fn open_indexed(
     index: &Arc<Index>,
     direct: bool,
 ) -> Result<ShardFiles, ReadError> {
+    open_through(dataset, index, direct, |number| dataset.open_shard(number))
+}
+
+/// The same through the descriptors that the data set holds, wherever their paths lead by now.
+pub(crate) fn open_held(dataset: &Dataset, index: &Arc<Index>) -> Result<ShardFiles, ReadError> {
+    open_through(dataset, index, false, |number| dataset.held_shard(number))
+}
+
+fn open_through(
+    dataset: &Dataset,
+    index: &Arc<Index>,
+    direct: bool,
+    open: impl Fn(usize) -> Option<Arc<DataFile>>,
+) -> Result<ShardFiles, ReadError> {
     let shards = dataset.shards();
     if index.has_sample_files() {
         let paths: Vec<_> = shards.iter().map(|shard| shard.path.clone()).collect();
         return ShardFiles::of_samples(Arc::clone(index) as _, &paths);
     }
     let files = shards.iter().zip(index.shards()).enumerate().map(|(number, (shard, indexed))| {
-        let file = match dataset.open_shard(number) {
+        let file = match open(number) {
             Some(file) => file,
             None => Arc::new(DataFile::open(&shard.path)?),
         };

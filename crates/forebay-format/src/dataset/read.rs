@@ -116,7 +116,11 @@ impl Dataset {
     /// A shard, open for reading, if its path still leads to the file that was opened: a loader
     /// then reads through the same descriptor. `None` also for folders of samples.
     pub fn open_shard(&self, number: usize) -> Option<Arc<DataFile>> {
-        let file = self.files.get(number)?.input().file()?;
-        file.is_at_its_path().then(|| Arc::clone(file))
+        self.held_shard(number).filter(|file| file.is_at_its_path())
+    }
+
+    /// A shard as it was opened, also if its path leads to another file by now.
+    pub fn held_shard(&self, number: usize) -> Option<Arc<DataFile>> {
+        self.files.get(number)?.input().file().cloned()
     }
 }
