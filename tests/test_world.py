@@ -69,6 +69,16 @@ def test_open_mpi_on_one_node_needs_no_mpi():
     assert "mpi4py.MPI" not in sys.modules
 
 
+def test_open_mpi_may_number_the_ranks_of_a_node_in_another_order():
+    # Mapped by core, with twice as many ranks as cores.
+    found = [
+        auto(OPEN_MPI, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=local_rank)
+        for rank, local_rank in enumerate("0213")
+    ]
+    assert [(one.rank, one.local_rank) for one in found] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert {one.local_ranks for one in found} == {(0, 1, 2, 3)}
+
+
 def test_hydra_names_the_job_by_its_launcher():
     first, second = auto(HYDRA), auto(HYDRA, PMI_RANK="2", MPI_LOCALRANKID="2")
     assert (first.rank, first.size, first.local_ranks) == (1, 3, (0, 1, 2))
@@ -143,8 +153,8 @@ def test_layouts_place_every_rank_once():
         ),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, ("OMPI_COMM_WORLD_SIZE", "x")),
         (
-            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            (2, 4, 1),
+            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "4"},
+            ("OMPI_COMM_WORLD_LOCAL_RANK", 4, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ),
         ({**TORCHRUN, "RANK": "8"}, ("RANK", 8, "WORLD_SIZE")),
         ({**TORCHRUN, "LOCAL_RANK": "4"}, ("LOCAL_RANK", 4, "LOCAL_WORLD_SIZE")),
