@@ -16,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
-PYTHON_SOURCES := python tests scripts $(wildcard benches)
+PYTHON_SOURCES := python tests scripts examples $(wildcard benches)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format bench clean
