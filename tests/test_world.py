@@ -56,6 +56,20 @@ def test_nothing_in_the_environment_is_a_world_of_one():
     assert (found.rank, found.size, found.local_rank, found.local_ranks) == (0, 1, 0, (0,))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("PMI_SIZE", 2), ("PMIX_RANK", 1), ("JSM_NAMESPACE_SIZE", 8), ("PALS_RANKID", 3)]
+)
+def test_a_process_of_an_unknown_launcher_is_alone_with_a_warning(name, value, says):
+    with says(RuntimeWarning, name, value, "world="):
+        assert auto({name: str(value)}).size == 1
+
+
+@pytest.mark.parametrize("environment", [{"PMI_SIZE": "1"}, {"PMI_RANK": "0"}, {"PMIX_RANK": "none"}])
+def test_a_process_that_may_be_alone_is_so_without_a_warning(environment):
+    assert auto(environment).size == 1
+    assert identify("single", 5, {"PMI_SIZE": "2"}).size == 1
+
+
 def test_two_loaders_of_one_process_are_two_jobs():
     assert auto({}).job != auto({}).job
     assert auto({"RANK": "0", "WORLD_SIZE": "1"}).job != auto({"RANK": "0", "WORLD_SIZE": "1"}).job
