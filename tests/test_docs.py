@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "examples/README.md",
 ]
 
 
@@ -60,6 +61,21 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+# Variables of tests and of developers.
+NOT_OF_USERS = {
+    "FOREBAY_FAILPOINT",
+    "FOREBAY_LONG_TESTS",
+    "FOREBAY_WRITE_GOLDEN",
+    "FOREBAY_WRITE_SNAPSHOTS",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_variables_on_a_page_are_those_of_the_options_page(page):
+    known = set(re.findall(r"`(FOREBAY_\w+)` \|", (ROOT / "docs/options.md").read_text())) | NOT_OF_USERS
+    assert set(re.findall(r"\bFOREBAY_[A-Z_]*[A-Z]\b", page.read_text())) <= known
 
 
 def test_words_are_defined_once_and_in_order():
