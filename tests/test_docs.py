@@ -63,6 +63,44 @@ def test_links_between_pages_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+def examples_of_commands():
+    """Yield page and words of each command line of ours on a page."""
+    for page in sorted(PAGES):
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^    (?:\S+ )*?(forebay [a-z].*)$", text, flags=re.MULTILINE):
+            for part in re.split(r"\||&&| > |;|#| -- ", line):
+                words = part.split()
+                if words[:1] == ["forebay"] and words[1] in COMMANDS:
+                    yield page.name, " ".join(words[1:])
+
+
+@pytest.mark.parametrize(("page", "words"), list(examples_of_commands()), ids=str)
+def test_examples_of_commands_have_options_that_exist(page, words):
+    words = words.split()
+    command = cli.get_command(None, words[0])
+    if isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
+        command = command.commands[words[1]]
+    options = {option for one in command.params for option in one.opts}
+    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert used <= options | {"--help", "-h"}, page
+
+
+def anchors(page):
+    """Return the anchors of the headings of a page, as Markdown renderers make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_sections_name_one(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text):
+        if "://" not in target:
+            other = page.parent / target if target else page
+            assert anchor in anchors(other), f"{target}#{anchor}"
+
+
 # Variables of tests and of developers.
 NOT_OF_USERS = {
     "FOREBAY_FAILPOINT",
