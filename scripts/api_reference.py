@@ -6,8 +6,8 @@
 griffe reads the sources without importing them, so that the adapters need no framework here. In
 order:
 
-1. The names of ``forebay.__all__``, in the order of `SECTIONS`; a name that no section lists is an
-   error.
+1. The names of ``forebay.__all__``, in the order of `SECTIONS`; those that no section lists come
+   last.
 2. The adapters: each public module beside them that is no home of such a name, with its
    ``__all__``.
 3. For each name its signature, its docstring, and its public members that have one.
@@ -33,7 +33,16 @@ PAGE = ROOT / "docs/api.md"
 
 SECTIONS = {
     "Data sets and loaders": ("open", "Dataset", "Loader"),
-    "Options": ("Group", "LocalShuffle", "Opportunistic", "Strategy", "Tier", "World"),
+    "Options": (
+        "Group",
+        "LocalShuffle",
+        "Opportunistic",
+        "Given",
+        "Weighted",
+        "Strategy",
+        "Tier",
+        "World",
+    ),
     "Batches": ("Batch", "BatchTuple", "Padded", "Ragged", "Position"),
     "What a loader decided": ("Config",),
     "Errors": (
@@ -47,6 +56,8 @@ SECTIONS = {
         "PeerLostError",
     ),
 }
+# Programs, which docs/commands.md describes.
+OTHER_MODULES = {"cli", "tools"}
 # Not described one by one: a string.
 WITHOUT_ENTRY = {"__version__"}
 # Special methods that users do not call, or whose signature the class has.
@@ -70,61 +81,70 @@ DOCS_PAGE = re.compile(r"(?<![\w/])docs/([\w./-]+\.md)")
 
 
 class Page:
-    """The page under construction, and the anchors that it has."""
+    """The page under construction, and the names that have a heading on it."""
 
     def __init__(self, package: griffe.Object) -> None:
-        self._package = package
-        self._adapters = {name: package[name] for name in adapter_names(package)}
-        self._anchors = set(self._names())
-
-    def _names(self) -> Iterator[str]:
-        """Yield the name of each heading, as a script writes it after ``forebay.``."""
-        for names in SECTIONS.values():
-            for name in names:
-                yield name
-                yield from (f"{name}.{member.name}" for member in methods(target(self._package[name])))
-        for adapter, module in self._adapters.items():
-            for name in module.exports or []:
-                yield f"{adapter}.{name}"
-                found = target(module[str(name)])
-                yield from (f"{adapter}.{name}.{member.name}" for member in methods(found))
+        if unknown := {str(name) for name in package.exports or []} - package.members.keys() - WITHOUT_ENTRY:
+            names = ", ".join(sorted(unknown))
+            raise ValueError(f"{package.name}.__all__: {names}: not imported under TYPE_CHECKING")
+        self._adapters = {f"forebay.{name}": package[name] for name in adapter_names(package)}
+        # Title → name, as a script writes it after `forebay.` → what it stands for.
+        self._sections = {
+            title: {name: target(package[name]) for name in names}
+            for title, names in sections(package.exports or []).items()
+        }
+        for title, module in self._adapters.items():
+            found = {f"{module.name}.{name}": target(module[str(name)]) for name in module.exports or []}
+            self._sections[title] = found
+        entries = [entry for names in self._sections.values() for entry in names.items()]
+        self._own = {found.canonical_path for _, found in entries}
+        self._names = {name for name, _ in entries}
+        self._names |= {f"{name}.{method.name}" for name, found in entries for method in self._methods(found)}
 
     def text(self) -> str:
         """Return the page."""
-        parts = [INTRODUCTION, *self._index()]
-        for title, names in SECTIONS.items():
+        parts = [INTRODUCTION]
+        for title, entries in self._sections.items():
+            line = f"- {title}: {', '.join(self._link(name) for name in entries)}"
+            parts.append(fill(line).replace("\n", "\n  "))
+        parts.append("")
+        for title, entries in self._sections.items():
             parts.append(f"## {title}\n")
-            for name in names:
-                parts += self._entry(name, target(self._package[name]))
-        for adapter, module in self._adapters.items():
-            parts.append(f"## forebay.{adapter}\n")
-            parts += self._docstring(module, adapter)
-            for name in module.exports or []:
-                parts += self._entry(f"{adapter}.{name}", target(module[str(name)]))
+            if (module := self._adapters.get(title)) is not None:
+                parts += self._docstring(module, module.name)
+            for name, found in entries.items():
+                parts += self._entry(name, found)
         return "\n".join(parts).rstrip() + "\n"
-
-    def _index(self) -> Iterator[str]:
-        for title, names in SECTIONS.items():
-            yield fill(f"- {title}: {', '.join(self._link(name) for name in names)}").replace("\n", "\n  ")
-        for adapter, module in self._adapters.items():
-            links = ", ".join(self._link(f"{adapter}.{name}") for name in module.exports or [])
-            yield fill(f"- forebay.{adapter}: {links}").replace("\n", "\n  ")
-        yield ""
 
     def _entry(self, name: str, found: griffe.Object) -> Iterator[str]:
         yield f"### `forebay.{name}`\n"
         yield from self._described(name, found)
-        if attributes := [member for member in members(found) if member.is_attribute]:
+        if attributes := [member for member in self._members(found) if member.is_attribute]:
             yield "**Attributes**\n"
             for member in attributes:
                 yield self._item(f"`{member.name}` (`{member.annotation}`)", member.docstring.value, name)
             yield ""
-        for member in methods(found):
-            yield f"#### `{name}.{member.name}`\n"
+        for member in self._methods(found):
+            yield f"#### `forebay.{name}.{member.name}`\n"
             yield from self._described(f"{name}.{member.name}", member)
 
+    def _members(self, found: griffe.Object) -> list[griffe.Object]:
+        """Return the documented members of a class, and of its bases that have no entry."""
+        if not found.is_class:
+            return []
+        inherited = (target(member) for member in found.inherited_members.values())
+        own = (member for member in found.members.values() if not member.is_alias)
+        from_bases = (member for member in inherited if member.parent.canonical_path not in self._own)
+        return [one for one in (*own, *from_bases) if one.docstring is not None and is_shown(one.name)]
+
+    def _methods(self, found: griffe.Object) -> list[griffe.Object]:
+        """Return the members that have a heading."""
+        return [member for member in self._members(found) if not member.is_attribute]
+
     def _described(self, name: str, found: griffe.Object) -> Iterator[str]:
-        yield f"```python\n{signature(name, found)}\n```\n"
+        is_of_adapter = f"forebay.{name.partition('.')[0]}" in self._adapters
+        code = signature(f"forebay.{name}" if is_of_adapter else name, found)
+        yield f"```python\n{code}\n```\n"
         if found.is_class and found.bases:
             yield f"Bases: {', '.join(self._link(str(base)) for base in found.bases)}\n"
         yield from self._docstring(found, name.partition(".")[0])
@@ -174,13 +194,8 @@ class Page:
     def _link(self, name: str, owner: str = "") -> str:
         """Return a link to an entry; a method may be named without its class."""
         for known in (name, f"{owner}.{name}"):
-            if known in self._anchors:
-                title = (
-                    f"forebay.{known}"
-                    if known.count(".") == 0 or known.partition(".")[0] in self._adapters
-                    else known
-                )
-                return f"[`{name}`](#{anchor(title)})"
+            if known in self._names:
+                return f"[`{name}`](#{anchor(f'forebay.{known}')})"
         return f"`{name}`"
 
 
@@ -195,27 +210,14 @@ def target(found: griffe.Object | griffe.Alias) -> griffe.Object:
 
 
 def adapter_names(package: griffe.Object) -> list[str]:
-    """Return the public modules that hold no public name of the package."""
-    homes = {target(package[name]).module.name for name in package.exports or [] if name in package.members}
-    modules = (
-        name
-        for name, found in package.modules.items()
-        if found.filepath.name != "__init__.py" and found.exports
-    )
-    return sorted(name for name in modules if not name.startswith("_") and name not in homes)
-
-
-def members(found: griffe.Object) -> list[griffe.Object]:
-    """Return the methods and attributes of a class to describe, in the order of the source."""
-    if not found.is_class:
-        return []
-    own = (member for member in found.members.values() if not member.is_alias)
-    return [member for member in own if member.docstring is not None and is_shown(member.name)]
-
-
-def methods(found: griffe.Object) -> list[griffe.Object]:
-    """Return those that have an entry of their own."""
-    return [member for member in members(found) if not member.is_attribute]
+    """Return the public modules that hold no public name of the package itself."""
+    homes = {
+        target(package[name]).canonical_path.split(".")[1]
+        for name in package.exports or []
+        if name in package.members
+    }
+    modules = (name for name, found in package.modules.items() if found.exports and not name.startswith("_"))
+    return sorted(set(modules) - homes - OTHER_MODULES)
 
 
 def is_shown(name: str) -> bool:
@@ -283,17 +285,18 @@ def declared(parameter: griffe.Parameter) -> str:
     return text
 
 
-def check_sections(exports: Iterable[str]) -> None:
-    """Raise if a public name is in no section, or a name of a section is not public."""
-    listed = {name for names in SECTIONS.values() for name in names}
-    if difference := listed ^ (set(map(str, exports)) - WITHOUT_ENTRY):
-        raise ValueError(f"SECTIONS and forebay.__all__ differ in {', '.join(sorted(difference))}")
+def sections(exports: Iterable[str]) -> dict[str, list[str]]:
+    """Return the public names by section; those that no section lists come last."""
+    public = {str(name) for name in exports} - WITHOUT_ENTRY
+    found = {title: [name for name in names if name in public] for title, names in SECTIONS.items()}
+    if others := sorted(public - {name for names in found.values() for name in names}):
+        found["Others"] = others
+    return found
 
 
 def reference(sources: Path = ROOT / "python") -> str:
     """Return the page as it should be for the package in a directory."""
     package = griffe.load("forebay", search_paths=[sources], docstring_parser="numpy")
-    check_sections(package.exports or [])
     return Page(package).text()
 
 
