@@ -63,6 +63,13 @@ def test_links_between_pages_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+def test_the_index_has_each_page():
+    index = (ROOT / "docs/README.md").read_text()
+    linked = set(re.findall(r"\]\(([^)#]+)", index))
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages | {"formats/README.md", "results/README.md", "../examples/README.md"} <= linked
+
+
 def examples_of_commands():
     """Yield page and words of each command line of ours on a page."""
     for page in sorted(PAGES):
