@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -61,6 +62,25 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def code(page):
+    """Return the Python code on a page."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "api.md"], ids=lambda page: page.stem
+)
+def test_code_on_a_page_is_code(page):
+    for text in code(page):
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/per-sample.md", "docs/selections.md"])
+def test_the_first_code_on_a_page_runs_as_it_is(name, capsys):
+    exec(compile(code(ROOT / name)[0], name, "exec"), {})
+    assert name != "README.md" or "order: groups of" in capsys.readouterr().out
 
 
 def test_the_index_has_each_page():

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import forebay
 import support
+from forebay._job.world import identify
 
 PAGE = (support.ROOT / "docs/schedulers.md").read_text()
 SCRIPTS = re.findall(r"^```bash\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -177,6 +179,21 @@ def test_the_script_for_torchrun_in_pbs_and_lsf_runs(cluster, variable):
 def test_every_script_of_the_page_is_run_by_a_test():
     # SLURM, PBS, LSF, torchrun in SLURM, torchrun in PBS and LSF.
     assert len(SCRIPTS) == 5
+
+
+def test_the_code_for_other_launchers_states_the_rank(monkeypatch):
+    (text,) = [
+        text
+        for text in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+        if "FLUX" in text
+    ]
+    flux = {"FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "8", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_ID": "f7"}
+    for name, value in flux.items():
+        monkeypatch.setenv(name, value)
+    names = {"forebay": forebay}
+    exec(text.partition("loader =")[0], names)
+    found = identify(names["world"], 5)
+    assert (found.rank, found.size, found.local_ranks, found.job) == (5, 8, (4, 5, 6, 7), "f7")
 
 
 def test_the_page_has_each_variable_that_is_read_and_no_other():
