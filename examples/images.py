@@ -53,7 +53,7 @@ def main() -> None:
         for threads in (1, 4):
             with forebay.Loader(folder, BATCH, order="shuffle", sample=prepare, threads=threads) as loader:
                 epochs.append([batch["image"].copy() for batch in loader])
-                print(loader.explain().splitlines()[-1])
+                print(loader.config.per_sample)
     assert all((one == other).all() for one, other in zip(*epochs, strict=True))
     print(f"{len(epochs[0])} batches of shape {epochs[0][0].shape}, equal for 1 and 4 threads")
 

@@ -45,7 +45,9 @@ def main() -> None:
                     pass
             by_epoch = loader.stats()["level_bytes_by_epoch"]
         for epoch, levels in by_epoch.items():
-            shares = ", ".join(f"{level}: {count / 1e6:.1f} MB" for level, count in levels.items() if count)
+            shares = ", ".join(
+                f"{level}: {count / 1e6:.1f} MB" for level, count in levels.items() if count > 1e5
+            )
             print(f"epoch {epoch}: {shares}")
 
 
