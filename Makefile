@@ -16,10 +16,10 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
-PYTHON_SOURCES := python tests scripts $(wildcard benches)
+PYTHON_SOURCES := python tests scripts examples $(wildcard benches)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format bench clean
+.PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ format:  ## rewrite the sources as lint wants them
 	cargo fmt --all
 	$(BIN)/ruff check --fix $(PYTHON_SOURCES)
 	$(BIN)/ruff format $(PYTHON_SOURCES)
+
+docs: build  ## write docs/api.md from the docstrings
+	$(BIN)/python scripts/api_reference.py
 
 bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
 	$(BIN)/python benches/core.py --save

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -21,6 +22,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "examples/README.md",
 ]
 
 
@@ -60,6 +62,85 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def code(page):
+    """Return the Python code on a page."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "api.md"], ids=lambda page: page.stem
+)
+def test_code_on_a_page_is_code(page):
+    for text in code(page):
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/per-sample.md", "docs/selections.md"])
+def test_the_first_code_on_a_page_runs_as_it_is(name, capsys):
+    exec(compile(code(ROOT / name)[0], name, "exec"), {})
+    assert name != "README.md" or "order: groups of" in capsys.readouterr().out
+
+
+def test_the_index_has_each_page():
+    index = (ROOT / "docs/README.md").read_text()
+    linked = set(re.findall(r"\]\(([^)#]+)", index))
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages | {"formats/README.md", "results/README.md", "../examples/README.md"} <= linked
+
+
+def examples_of_commands():
+    """Yield page and words of each command line of ours on a page."""
+    for page in sorted(PAGES):
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^    (?:\S+ )*?(forebay [a-z].*)$", text, flags=re.MULTILINE):
+            for part in re.split(r"\||&&| > |;|#| -- ", line):
+                words = part.split()
+                if words[:1] == ["forebay"] and words[1] in COMMANDS:
+                    yield page.name, " ".join(words[1:])
+
+
+@pytest.mark.parametrize(("page", "words"), list(examples_of_commands()), ids=str)
+def test_examples_of_commands_have_options_that_exist(page, words):
+    words = words.split()
+    command = cli.get_command(None, words[0])
+    if isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
+        command = command.commands[words[1]]
+    options = {option for one in command.params for option in one.opts}
+    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert used <= options | {"--help", "-h"}, page
+
+
+def anchors(page):
+    """Return the anchors of the headings of a page, as Markdown renderers make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_sections_name_one(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text):
+        if "://" not in target:
+            other = page.parent / target if target else page
+            assert anchor in anchors(other), f"{target}#{anchor}"
+
+
+# Variables of tests and of developers.
+NOT_OF_USERS = {
+    "FOREBAY_FAILPOINT",
+    "FOREBAY_LONG_TESTS",
+    "FOREBAY_WRITE_GOLDEN",
+    "FOREBAY_WRITE_SNAPSHOTS",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_variables_on_a_page_are_those_of_the_options_page(page):
+    known = set(re.findall(r"`(FOREBAY_\w+)` \|", (ROOT / "docs/options.md").read_text())) | NOT_OF_USERS
+    assert set(re.findall(r"\bFOREBAY_[A-Z_]*[A-Z]\b", page.read_text())) <= known
 
 
 def test_words_are_defined_once_and_in_order():

@@ -56,6 +56,20 @@ def test_nothing_in_the_environment_is_a_world_of_one():
     assert (found.rank, found.size, found.local_rank, found.local_ranks) == (0, 1, 0, (0,))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("PMI_SIZE", 2), ("PMIX_RANK", 1), ("JSM_NAMESPACE_SIZE", 8), ("PALS_RANKID", 3)]
+)
+def test_a_process_of_an_unknown_launcher_is_alone_with_a_warning(name, value, says):
+    with says(RuntimeWarning, name, value, "world="):
+        assert auto({name: str(value)}).size == 1
+
+
+@pytest.mark.parametrize("environment", [{"PMI_SIZE": "1"}, {"PMI_RANK": "0"}, {"PMIX_RANK": "none"}])
+def test_a_process_that_may_be_alone_is_so_without_a_warning(environment):
+    assert auto(environment).size == 1
+    assert identify("single", 5, {"PMI_SIZE": "2"}).size == 1
+
+
 def test_two_loaders_of_one_process_are_two_jobs():
     assert auto({}).job != auto({}).job
     assert auto({"RANK": "0", "WORLD_SIZE": "1"}).job != auto({"RANK": "0", "WORLD_SIZE": "1"}).job
@@ -67,6 +81,16 @@ def test_open_mpi_on_one_node_needs_no_mpi():
     assert found.job == "prterun-host-12@1"
     assert found.channel is None
     assert "mpi4py.MPI" not in sys.modules
+
+
+def test_open_mpi_may_number_the_ranks_of_a_node_in_another_order():
+    # Mapped by core, with twice as many ranks as cores.
+    found = [
+        auto(OPEN_MPI, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=local_rank)
+        for rank, local_rank in enumerate("0213")
+    ]
+    assert [(one.rank, one.local_rank) for one in found] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert {one.local_ranks for one in found} == {(0, 1, 2, 3)}
 
 
 def test_hydra_names_the_job_by_its_launcher():
@@ -143,8 +167,8 @@ def test_layouts_place_every_rank_once():
         ),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, ("OMPI_COMM_WORLD_SIZE", "x")),
         (
-            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            (2, 4, 1),
+            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "4"},
+            ("OMPI_COMM_WORLD_LOCAL_RANK", 4, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ),
         ({**TORCHRUN, "RANK": "8"}, ("RANK", 8, "WORLD_SIZE")),
         ({**TORCHRUN, "LOCAL_RANK": "4"}, ("LOCAL_RANK", 4, "LOCAL_WORLD_SIZE")),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
     from forebay._samples.collate import Padded, Ragged
+    from forebay.config import Config
     from forebay.dataset import Dataset, open
     from forebay.errors import (
         ForebayError,

@@ -62,8 +62,8 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
     if size == 1:
         return single(where)
     if local_size == size and NODE_VARIABLE not in environment:
-        # Open MPI gives every rank of a node its own local rank; on one node the ranks are all
-        # there are.
+        # On one node the ranks are all there are. Open MPI's local ranks may be in another order:
+        # where it maps by core with more ranks than cores, rank 1 of 4 has local rank 2.
         job = (
             environment.get(JOB_VARIABLE)
             or environment.get("PMIX_NAMESPACE")
@@ -72,7 +72,7 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
         return RankInfo(
             rank=rank,
             size=size,
-            local_ranks=_by_local_rank(rank, size, local_rank),
+            local_ranks=tuple(range(size)),
             node=host(),
             job=job,
             source=where,
@@ -81,16 +81,6 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
     mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes", deadline_s, (names[0], rank))
     _check_library(mpi, launcher, size)
     return exchange_nodes(mpi.COMM_WORLD, own_node(environment), deadline_s, where)
-
-
-def _by_local_rank(rank: int, size: int, local_rank: int) -> tuple[int, ...]:
-    """Return all ranks of a one-node job; check that local and global numbers agree."""
-    if rank != local_rank:
-        raise option_error(
-            f"an MPI launcher says rank {rank} of {size} and local rank {local_rank}, with all ranks on one node",
-            "pass world=forebay.World(..., local_ranks=)",
-        )
-    return tuple(range(size))
 
 
 def from_mpi_library(deadline_s: float) -> RankInfo:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 
 from forebay._core import option_error
@@ -36,6 +37,18 @@ from forebay._job.slurm import from_slurm
 from forebay._job.torchrun import from_torch, from_torchrun
 
 __all__ = ["RankInfo", "World", "identify"]
+
+# Variables of other launchers → the least value that shows several processes: a number of them, or
+# a rank that is not the first. PMI and PMIx, jsrun, Flux, MVAPICH2, PALS.
+_OTHER_LAUNCHERS = {
+    "PMI_SIZE": 2,
+    "JSM_NAMESPACE_SIZE": 2,
+    "FLUX_JOB_SIZE": 2,
+    "MV2_COMM_WORLD_SIZE": 2,
+    "PMI_RANK": 1,
+    "PMIX_RANK": 1,
+    "PALS_RANKID": 1,
+}
 
 
 def identify(world: str | World, deadline_s: float, environment: Mapping[str, str] | None = None) -> RankInfo:
@@ -63,7 +76,7 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
             or from_torchrun(environment)
             or from_mpi(environment, deadline_s)
             or from_slurm(environment)
-            or single("no launcher found")
+            or _alone(environment)
         )
     elif world == "torchrun":
         found = _asked(
@@ -91,6 +104,22 @@ def _refuse_in_worker() -> None:
             "num_workers=0: the loader reads in threads of its own; "
             "or give each worker a place, world=forebay.World(rank=..., size=..., job=...)",
         )
+
+
+def _alone(environment: Mapping[str, str]) -> RankInfo:
+    """Return a single process; warn if it looks like one of several."""
+    for name, least in _OTHER_LAUNCHERS.items():
+        value = environment.get(name, "")
+        if value.isascii() and value.isdigit() and int(value) >= least:
+            warnings.warn(
+                f"{name}={value}: a launcher that is not known started several processes; each of them is alone here "
+                'and delivers the whole data set (world="mpi" asks the MPI library for the ranks, '
+                'forebay.World(...) states them, world="single" means this)',
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            break
+    return single("no launcher found")
 
 
 def _asked(found: RankInfo | None, world: str, needed: str) -> RankInfo:
