@@ -57,7 +57,7 @@ OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
 LOADERS = ("torchdata==0.11.0", "webdataset==1.0.2")
 OF_LOADERS = ("requests", "braceexpand")
 TENSORFLOW = "tensorflow-cpu==2.21.0"
-OF_TESTS = ("lmdb>=1.4", "pytest>=8.2", "pytest-timeout>=2.3")
+OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
 # loaded.

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Any, NoReturn
 
-from forebay._iteration import Iteration, Progress
+from forebay._iteration import Iteration, Progress, stale
 from forebay._samples.crew import Crew
 from forebay.loader import Loader
 from forebay.torch._tensors import Tensors
@@ -130,7 +130,9 @@ class CopyIteration:
         assert isinstance(batches, Iteration)
         self._batches = batches
         self._works: deque[_Copying] = deque()
-        self._has_begun = self._has_ended = False
+        # Of the loader's iteration, once that has begun.
+        self._progress: Progress | None = None
+        self._has_ended = False
         self._lock = threading.Lock()
 
     def __iter__(self) -> CopyIteration:
@@ -141,11 +143,10 @@ class CopyIteration:
             if self._has_ended:
                 raise StopIteration
             reader = self._reader
-            if self._has_begun and self._consumed.progress is not reader.loader._progress:
-                # The loader was closed, repositioned or iterated again: its own iterator says so.
+            if self._progress is not None and self._progress is not reader.loader._progress:
                 self.cancel()
                 self._has_ended = True
-                return next(self._batches)
+                raise stale(reader.loader.name)
             while len(self._works) <= AHEAD:
                 # First: an interrupt must not lose the batch.
                 self._works.append(_Copying(reader, self._batches))
@@ -159,8 +160,8 @@ class CopyIteration:
             work.wait()
             self._works.popleft()
             if work.progress is not None:
-                self._has_begun = True
-                self._consumed.progress, self._consumed.place = work.progress, work.place
+                self._progress = self._consumed.progress = work.progress
+                self._consumed.place = work.place
             if work.error is not None:
                 self._fail(work)
         reader.transfer.take(work.copies)
