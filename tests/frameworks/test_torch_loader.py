@@ -36,7 +36,7 @@ def test_batches_are_those_of_the_loader_and_share_their_memory(samples):
         assert len(found) == len(plain) == STEPS
         assert found.batch_size == BATCH
         for expected, batch in zip(plain, found, strict=True):
-            assert type(batch) is forebay.Batch
+            assert type(batch) is forebay.torch.TensorBatch
             assert batch.position == expected.position
             assert batch.indices.tolist() == expected.indices.tolist()
             for name, array in expected.items():
@@ -74,12 +74,12 @@ def test_results_of_functions_keep_their_form(samples):
     for name, function in forms.items():
         with forebay.torch.loader(samples, BATCH, order="sequential", sample=function, name=name) as loader:
             found[name] = next(iter(loader))
-    assert type(found["tuple"]) is forebay.BatchTuple
+    assert type(found["tuple"]) is forebay.torch.TensorTuple
     images, labels = found["tuple"]
     assert images.shape == (BATCH, 4, 4)
     assert labels.tolist() == list(range(BATCH))
     assert found["tuple"].position == (0, 0)
-    assert type(found["dictionary"]) is forebay.Batch
+    assert isinstance(found["dictionary"], forebay.Batch)
     assert found["dictionary"]["meta"] == {"name": ["a"] * BATCH, "raw": [b"\x00"] * BATCH}
     assert type(found["named"]) is Pair
     assert found["named"].label.dtype == torch.int64
@@ -221,6 +221,20 @@ def test_batches_are_delivered_on_a_device(samples):
             assert labels.is_meta
     with forebay.torch.loader(samples, BATCH, device="cpu", order="sequential") as loader:
         assert next(iter(loader))["label"].tolist() == list(range(BATCH))
+
+
+@pytest.mark.parametrize("sample", [None, prepare], ids=["dictionary", "tuple"])
+def test_a_batch_moves_to_a_device_as_a_whole(samples, sample):
+    with forebay.torch.loader(samples, BATCH, sample=sample) as loader:
+        batch = next(iter(loader))
+    moved = batch.to("meta")
+    assert type(moved) is type(batch)
+    assert (moved.position, moved.indices.tolist()) == (batch.position, batch.indices.tolist())
+    values = moved.values() if sample is None else moved
+    assert all(value.is_meta for value in values)
+    assert len(values) == 2
+    same = batch.to("cpu", non_blocking=True)
+    assert same["label"] is batch["label"] if sample is None else same[1] is batch[1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a CUDA device")

@@ -17,8 +17,9 @@ from forebay._adapters.require import require
 # First: the modules below import torch, whatever its version.
 require("forebay.torch", "torch", "2.3", "torch>=2.3")
 
+from forebay.torch._batches import TensorBatch, TensorTuple  # noqa: E402
 from forebay.torch._dataset import BatchDataset, dataset  # noqa: E402
 from forebay.torch._loader import TensorLoader, loader  # noqa: E402
 from forebay.torch._node import node  # noqa: E402
 
-__all__ = ["BatchDataset", "TensorLoader", "dataset", "loader", "node"]
+__all__ = ["BatchDataset", "TensorBatch", "TensorLoader", "TensorTuple", "dataset", "loader", "node"]

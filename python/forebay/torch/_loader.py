@@ -235,6 +235,11 @@ class TensorLoader:
             # must not deliver what they took.
             self._loader._move(self._loader.epoch, 0)
 
+    @property
+    def batch_sampler(self) -> _BatchSampler:
+        """Where trainers such as Lightning look for ``sampler.set_epoch``."""
+        return _BatchSampler(self)
+
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
@@ -304,6 +309,17 @@ class TensorLoader:
 
     def __reduce__(self) -> NoReturn:
         self._loader.__reduce__()
+
+
+class _BatchSampler:
+    """The attribute of a DataLoader where a trainer looks for ``set_epoch``.
+
+    A checkpoint of Lightning from the end of an epoch restores the number of the epoch, and not the
+    state of the loader.
+    """
+
+    def __init__(self, sampler: TensorLoader) -> None:
+        self.sampler = sampler
 
 
 def _numbered(device: Any) -> Any:

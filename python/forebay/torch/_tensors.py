@@ -18,6 +18,7 @@ import torch
 
 from forebay._adapters.leaves import convert
 from forebay._core import option_error
+from forebay.torch._batches import with_to
 
 __all__ = ["Tensors"]
 
@@ -117,7 +118,7 @@ class Tensors:
 
     def _converted(self, batch: Any, leaf: Callable[[Array], Any], **others: Any) -> Any:
         try:
-            return convert(batch, leaf, **others)
+            return with_to(convert(batch, leaf, **others))
         except _NoTensorError as error:
             raise _unsupported(batch, error.array) from None
 
