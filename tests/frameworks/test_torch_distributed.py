@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ TRAIN = f"""
 import json, os, sys
 import torch, torch.distributed, torch.nn.parallel
 import forebay.torch
+from frameworks.torch_support import prepare
 
 source, checkpoints, at, orders = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4:]
 torch.distributed.init_process_group("gloo")
@@ -35,11 +37,15 @@ def train(loader, first_epoch):
     for epoch in range(first_epoch, {EPOCHS}):
         loader.set_epoch(epoch)
         for batch in loader:
-            loss = model(batch["image"].flatten(1)).square().mean()
+            images, labels = batch
+            loss = model(images.flatten(1)).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            steps.append([*batch.position, batch.indices.tolist()])
+            # The value of an image is its id and a random number of this sample and epoch.
+            values = images[:, 0, 0].tolist()
+            assert labels.tolist() == [number % 10 for number in batch.indices]
+            steps.append([*batch.position, list(zip(batch.indices.tolist(), values))])
             if steps[-1][:2] == at:
                 state = dict(epoch=epoch, loader=loader.state_dict(), model=model.state_dict(),
                              optimizer=optimizer.state_dict())
@@ -63,7 +69,8 @@ def weights():
     return [float(value) for value in model.module.weight.flatten()]
 
 def loader_for(order):
-    return forebay.torch.loader(source, global_batch={GLOBAL_BATCH}, order=order, seed=5, memory="32MiB")
+    return forebay.torch.loader(source, global_batch={GLOBAL_BATCH}, order=order, seed=5, memory="32MiB",
+                                sample=prepare, threads=2, prefetch=2)
 
 found = {{}}
 for order in orders:
@@ -91,6 +98,7 @@ def torchrun(ranks, script, *arguments):
         text=True,
         timeout=support.DEADLINE_S,
         check=False,
+        env={**os.environ, "PYTHONPATH": str(support.ROOT / "tests")},
     )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("EMIT ")]
@@ -100,12 +108,12 @@ def torchrun(ranks, script, *arguments):
 
 
 def global_steps(ranks):
-    """Return epoch, step and the sample ids of all ranks, for each step of a run."""
+    """Return epoch, step and the samples of all ranks, for each step of a run."""
     assert len({len(steps) for steps, _ in ranks}) == 1
     merged = []
     for parts in zip(*(steps for steps, _ in ranks), strict=True):
         assert len({tuple(part[:2]) for part in parts}) == 1
-        merged.append([*parts[0][:2], sorted(number for part in parts for number in part[2])])
+        merged.append([*parts[0][:2], sorted(sample for part in parts for sample in part[2])])
     return merged
 
 
@@ -124,7 +132,7 @@ def test_two_epochs_of_ddp_resumed_at_a_random_step_on_two_and_four_ranks(tmp_pa
             [epoch, step] for epoch in range(EPOCHS) for step in range(STEPS)
         ]
         for epoch in range(EPOCHS):
-            ids = [number for one in whole if one[0] == epoch for number in one[2]]
+            ids = [number for one in whole if one[0] == epoch for number, _ in one[2]]
             assert sorted(ids) == list(range(SAMPLES))
         assert [one[2] for one in whole[:STEPS]] != [one[2] for one in whole[STEPS:]]
         assert global_steps(second) == whole[place:]

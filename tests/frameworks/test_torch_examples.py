@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -44,3 +45,15 @@ def test_an_example_runs_and_leaves_nothing_behind(tmp_path, command, said):
     assert not list((tmp_path / "work").iterdir())
     left = [path for path in (tmp_path / "scratch").iterdir() if not path.name.startswith("torch")]
     assert not left
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_programs_of_the_page_run(monkeypatch):
+    page = (support.ROOT / "docs/pytorch.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(programs) == 4
+    names: dict[str, object] = {}
+    for program in programs:
+        exec(compile(program, "pytorch.md", "exec"), names)
+    assert names["loader"].epoch == 2
+    assert names["batch"]["image"].shape == (256, 3, 32, 32)

@@ -207,7 +207,7 @@ class TensorLoader:
         if self._device is not None and self._device.type == "cuda":
             self._transfer = CudaCopies(_numbered(self._device), pins=self._pins)
         elif self._pins:
-            self._transfer = PinnedCopies()
+            self._transfer = PinnedCopies(torch.device("cuda", torch.cuda.current_device()))
         return self._transfer
 
     def set_epoch(self, epoch: int) -> None:
