@@ -278,8 +278,8 @@ class TensorLoader:
 
     def _place(self) -> tuple[int, int, bool] | None:
         """Return the position of the script where it may differ from the loader's."""
-        consumed = self._consumed
-        return consumed.place if consumed.progress is self._loader._progress else None
+        progress, place = self._consumed.at
+        return place if progress is self._loader._progress else None
 
     def _settle(self) -> None:
         """Let the helper thread be idle, so that the loader is not in use."""
