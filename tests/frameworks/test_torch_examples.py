@@ -51,9 +51,10 @@ def test_an_example_runs_and_leaves_nothing_behind(tmp_path, command, said):
 def test_the_programs_of_the_page_run(monkeypatch):
     page = (support.ROOT / "docs/pytorch.md").read_text()
     programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(programs) == 4
+    assert len(programs) == 5
     names: dict[str, object] = {}
     for program in programs:
         exec(compile(program, "pytorch.md", "exec"), names)
-    assert names["loader"].epoch == 2
+    assert names["loader"].epoch == names["valid"].epoch == 2
+    assert names["samples"] == 2_000
     assert names["batch"]["image"].shape == (256, 3, 32, 32)
