@@ -1,8 +1,8 @@
 """What an adapter adds to ``next(loader)``, per batch.
 
 The loader and each adapter iterate the same small batches of their own loader, by turns, from the
-page cache. The batches are ready when they are asked for, or nearly so, and nothing is computed
-with them. What remains is the time of the call.
+page cache. The script computes between two batches, so that the next one is ready when it is asked
+for. What remains is the time of the call.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from sections import Row
 __all__ = ["ADAPTERS", "overhead"]
 
 BATCH = 16
-STEPS, TINY_STEPS = 4_000, 50
-ROUNDS = 15
+STEPS, TINY_STEPS = 1_000, 50
+ROUNDS = 20
+# What the script computes between two batches: long enough for the next one to be ready.
+STEP_S = 50e-6
 NAMES = ("image", "label")
 
 
@@ -76,19 +78,16 @@ def _row(
         forebay.Loader(path, BATCH, order="sequential", name="adapted", memory="64MiB") as inner,
     ):
         adapted = make(inner)
-        found: dict[str, list[float]] = {"loader": [], "adapter": []}
-        for _ in range(rounds + 1):
-            found["loader"].append(_us_per_batch(plain))
-            found["adapter"].append(_us_per_batch(adapted))
-        # The first round fills page cache and sidecar.
-        loader_us, adapter_us = (statistics.median(times[1:] or times) for times in found.values())
+        loader_us, adapter_us = [], []
+        for _ in range(rounds):
+            loader_us.append(_us_per_batch(plain))
+            adapter_us.append(_us_per_batch(adapted))
+        # Of the quietest rounds: whatever else the machine does only adds to a time.
         return {
             "name": name,
-            "loader_us": loader_us,
-            "adapter_us": adapter_us,
-            "overhead_us": statistics.median(
-                after - before for before, after in zip(found["loader"], found["adapter"], strict=True)
-            ),
+            "loader_us": min(loader_us),
+            "adapter_us": min(adapter_us),
+            "overhead_us": min(adapter_us) - min(loader_us),
             "bar_us": bar_us,
             "batches": len(plain),
             "rounds": rounds,
@@ -96,10 +95,14 @@ def _row(
 
 
 def _us_per_batch(batches: Iterable[Any]) -> float:
-    """Return the mean time of a batch of one epoch, without the first [us]."""
-    iterator = iter(batches)
+    """Return the median time of ``next`` in one epoch, where the batch is ready [us]."""
+    times, iterator = [], iter(batches)
     next(iterator)
-    count, begun = 0, time.perf_counter()
-    for _ in iterator:
-        count += 1
-    return (time.perf_counter() - begun) / count * 1e6
+    while True:
+        begun = time.perf_counter()
+        if next(iterator, None) is None:
+            return statistics.median(times) * 1e6
+        ended = time.perf_counter()
+        times.append(ended - begun)
+        while time.perf_counter() < ended + STEP_S:
+            pass
