@@ -131,7 +131,7 @@ def frameworks(optional: bool) -> tuple[Counts, str]:
     if returncode != 0:
         return Counts(failed=1), ""
     interpreter = str(ROOT / ".venv-frameworks/bin/python")
-    return pytest("frameworks", interpreter, ["tests/frameworks"], {}), ""
+    return pytest("frameworks", interpreter, [*PARALLEL, "tests/frameworks"], {}), ""
 
 
 def loom_tests() -> dict[str, list[str]]:
