@@ -88,13 +88,18 @@ _HOMES = {
     "open": "dataset",
 }
 
+# Modules that import a framework; `import forebay` imports none.
+_ADAPTERS = frozenset({"torch"})
+
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _ADAPTERS:
+        return importlib.import_module(f"forebay.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'forebay' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(f"forebay.{home}"), name)
     globals()[name] = value
     return value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from forebay import _native
 
-__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress"]
+__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress", "stale"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -109,6 +109,13 @@ class Owner(Protocol):
     def _leave(self, iteration: int | None = None) -> None: ...
 
 
+def stale(name: str) -> ForebayError:
+    """Make the error of an iterator whose loader is elsewhere now."""
+    return ForebayError(
+        f"loader {name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
+    )
+
+
 class Iteration:
     """Iterate the rest of an epoch.
 
@@ -173,9 +180,7 @@ class Iteration:
 
     def _is_stale(self, loader: Owner) -> NoReturn:
         self._loader = None
-        raise ForebayError(
-            f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
-        ) from None
+        raise stale(loader.name) from None
 
     def __del__(self) -> None:
         loader = getattr(self, "_loader", None)

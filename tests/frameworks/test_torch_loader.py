@@ -1,0 +1,319 @@
+"""forebay.torch.loader: batches become tensors without a copy, and what cannot says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import forebay
+import forebay.torch
+import support
+from forebay.torch._tensors import Tensors
+from frameworks.torch_support import BATCH, SAMPLES, STEPS, plain_loader, prepare, write_samples
+
+
+@pytest.fixture
+def samples(tmp_path):
+    return write_samples(tmp_path / "samples.npz")
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+# --- form ---
+
+
+def test_batches_are_those_of_the_loader_and_share_their_memory(samples):
+    with plain_loader(samples) as plain, forebay.torch.loader(plain_loader(samples, name="torch")) as found:
+        assert len(found) == len(plain) == STEPS
+        assert found.batch_size == BATCH
+        for expected, batch in zip(plain, found, strict=True):
+            assert type(batch) is forebay.torch.TensorBatch
+            assert batch.position == expected.position
+            assert batch.indices.tolist() == expected.indices.tolist()
+            for name, array in expected.items():
+                assert torch.equal(batch[name], torch.from_numpy(array))
+        assert found.epoch == plain.epoch == 1
+        assert found.loader.stats()["samples"] == SAMPLES
+
+
+def test_tensors_are_writable_views_whose_buffer_is_reused_once_they_are_dropped(samples):
+    seen = set()
+    with forebay.torch.loader(plain_loader(samples, epochs=8)) as loader:
+        for _ in range(8):
+            for batch in loader:
+                seen.add(batch["image"].data_ptr())
+                batch["image"].mul_(2)
+                assert batch["image"][:, 0, 0].tolist() == [2 * number for number in batch.indices]
+        assert len(seen) <= loader.loader.config.memory.batch_buffers
+
+
+def test_batches_that_the_script_keeps_stay_as_they_were(samples):
+    loader = forebay.torch.loader(plain_loader(samples))
+    with loader, pytest.warns(RuntimeWarning, match="batch buffers of this rank are still in use"):
+        kept = list(loader)
+    for batch in kept:
+        assert batch["image"][:, 0, 0].tolist() == batch.indices.tolist()
+
+
+def test_results_of_functions_keep_their_form(samples):
+    forms = {
+        "tuple": prepare,
+        "dictionary": lambda sample: {"image": sample["image"], "meta": {"name": "a", "raw": b"\x00"}},
+        "named": lambda sample: Pair(sample["image"], sample["label"]),
+    }
+    found = {}
+    for name, function in forms.items():
+        with forebay.torch.loader(samples, BATCH, order="sequential", sample=function, name=name) as loader:
+            found[name] = next(iter(loader))
+    assert type(found["tuple"]) is forebay.torch.TensorTuple
+    images, labels = found["tuple"]
+    assert images.shape == (BATCH, 4, 4)
+    assert labels.tolist() == list(range(BATCH))
+    assert found["tuple"].position == (0, 0)
+    assert isinstance(found["dictionary"], forebay.Batch)
+    assert found["dictionary"]["meta"] == {"name": ["a"] * BATCH, "raw": [b"\x00"] * BATCH}
+    assert type(found["named"]) is Pair
+    assert found["named"].label.dtype == torch.int64
+
+
+def test_ragged_results_make_a_nested_tensor(samples):
+    with forebay.torch.loader(
+        samples, BATCH, order="sequential", sample=lambda sample: np.arange(sample["label"]), collate="ragged"
+    ) as loader:
+        ragged = next(iter(loader))
+    assert type(ragged) is forebay.Ragged
+    nested = torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)
+    assert [one.tolist() for one in nested.unbind()] == [list(range(label)) for label in range(BATCH)]
+
+
+def test_a_field_whose_length_varies_is_a_list_of_tensors(tmp_path):
+    records = [support.record(number, 10 + number) for number in range(8)]
+    path = support.write_lmdb(tmp_path / "records", records)
+    with forebay.torch.loader(path, 8, order="sequential", memory="16MiB") as loader:
+        batch = next(iter(loader))
+    assert [bytes(one.numpy()) for one in batch["data"]] == records
+
+
+# --- dtypes ---
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"],
+)
+def test_dtypes_that_torch_has_are_shared(dtype):
+    array = np.arange(3).astype(dtype)
+    tensor = Tensors().batch(array)
+    assert tensor.data_ptr() == array.ctypes.data
+    assert str(tensor.dtype) == f"torch.{array.dtype.name}"
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_dtypes_of_ml_dtypes_are_shared(name):
+    array = np.arange(3).astype(getattr(ml_dtypes, name))
+    tensor = Tensors().batch(array)
+    assert tensor.data_ptr() == array.ctypes.data
+    assert tensor.dtype == getattr(torch, name)
+    assert tensor.float().tolist() == [0, 1, 2]
+
+
+def read_only():
+    array = np.arange(4)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(4).astype(">i4"),
+        np.arange(4)[::-1],
+        np.broadcast_to(np.float32(1), (2, 2)),
+        read_only(),
+        np.frombuffer(b"\x00" + np.arange(3).tobytes(), np.uint8)[1:].view("V8").view("i8"),
+        np.zeros(3, [("a", "u1"), ("b", "f4")])["b"],
+        np.float32(2),
+    ],
+    ids=["big-endian", "reversed", "broadcast", "read-only", "unaligned", "strided", "scalar"],
+)
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_cannot_be_shared_are_copied(array):
+    tensor = Tensors().batch(array)
+    assert tensor.tolist() == np.asarray(array).tolist()
+    before = np.array(array)
+    tensor.fill_(7)
+    assert np.array_equal(array, before)
+
+
+def test_arrays_of_strings_become_lists():
+    assert Tensors().batch({"name": np.array(["a", "bc"]), "raw": np.array([b"x"])}) == {
+        "name": ["a", "bc"],
+        "raw": [b"x"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("array", "hint"),
+    [
+        (np.array([1, "a"], object), "return arrays of numbers"),
+        (np.zeros(2, np.longdouble), "torch.float64"),
+        (np.zeros(2, np.clongdouble), "torch.complex128"),
+        (np.zeros(2, "datetime64[s]"), "torch.int64"),
+        (np.zeros(2, [("a", "f4"), ("b", "i4")]), "return its fields one by one"),
+        (np.ma.masked_array([1, 2], [True, False]), "as two arrays"),
+    ],
+    ids=["object", "longdouble", "clongdouble", "datetime", "structured", "masked"],
+)
+def test_what_torch_cannot_hold_is_an_error_that_names_the_field(array, hint):
+    with pytest.raises(forebay.OptionError, match=r"part 1 of field 'x'.*shape \(2,\)") as caught:
+        Tensors().batch({"y": np.zeros(2), "x": (np.zeros(1), array)})
+    assert hint in str(caught.value)
+
+
+def test_dtypes_say_what_becomes_of_a_dtype():
+    tensors = Tensors({"u2": torch.int32, np.float64: torch.float32, np.longdouble: torch.float64,
+                       "datetime64[s]": torch.int64})  # fmt: skip
+    batch = tensors.batch(
+        [
+            np.array([1, 65535], "u2"),
+            np.array([0.5]),
+            np.array([0.25], np.longdouble),
+            np.array([5], "datetime64[s]"),
+            np.array([7], ">u2"),
+            np.array([9], "i8"),
+        ]
+    )
+    assert [(one.dtype, one.tolist()) for one in batch] == [
+        (torch.int32, [1, 65535]),
+        (torch.float32, [0.5]),
+        (torch.float64, [0.25]),
+        (torch.int64, [5]),
+        (torch.int32, [7]),
+        (torch.int64, [9]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "dtypes", [{"u2": "int32"}, {"u2": np.int32}, {"no dtype": torch.int32}, ["u2"]], ids=str
+)
+def test_wrong_dtypes_are_refused(samples, dtypes):
+    with pytest.raises(forebay.OptionError, match="dtypes="):
+        forebay.torch.loader(samples, BATCH, dtypes=dtypes)
+
+
+# --- devices ---
+
+
+def test_batches_are_delivered_on_a_device(samples):
+    with forebay.torch.loader(samples, BATCH, device="meta", sample=prepare) as loader:
+        for images, labels in loader:
+            assert images.is_meta
+            assert images.shape == (BATCH, 4, 4)
+            assert labels.is_meta
+    with forebay.torch.loader(samples, BATCH, device="cpu", order="sequential") as loader:
+        assert next(iter(loader))["label"].tolist() == list(range(BATCH))
+
+
+@pytest.mark.parametrize("sample", [None, prepare], ids=["dictionary", "tuple"])
+def test_a_batch_moves_to_a_device_as_a_whole(samples, sample):
+    with forebay.torch.loader(samples, BATCH, sample=sample) as loader:
+        batch = next(iter(loader))
+    moved = batch.to("meta")
+    assert type(moved) is type(batch)
+    assert (moved.position, moved.indices.tolist()) == (batch.position, batch.indices.tolist())
+    values = moved.values() if sample is None else moved
+    assert all(value.is_meta for value in values)
+    assert len(values) == 2
+    same = batch.to("cpu", non_blocking=True)
+    assert same["label"] is batch["label"] if sample is None else same[1] is batch[1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a CUDA device")
+def test_without_a_cuda_device_it_says_so(samples):
+    with pytest.raises(forebay.OptionError, match="torch finds no CUDA device"):
+        forebay.torch.loader(samples, BATCH, device="cuda")
+    with pytest.warns(RuntimeWarning, match="pin_memory=True has no effect"):
+        loader = forebay.torch.loader(samples, BATCH, pin_memory=True)
+    with loader:
+        assert sum(1 for _ in loader) == STEPS
+
+
+@pytest.mark.parametrize("wrong", [{"device": "gpu"}, {"device": 1.5}, {"pin_memory": 1}], ids=str)
+def test_wrong_devices_are_refused(samples, wrong):
+    with pytest.raises(forebay.OptionError, match=rf"{next(iter(wrong))}="):
+        forebay.torch.loader(samples, BATCH, **wrong)
+
+
+# --- errors ---
+
+
+def test_an_exception_of_a_decoder_is_raised_at_its_step_and_the_next_one_follows(samples):
+    def broken(sample):
+        if sample["image"][0, 0] == 20:
+            raise ValueError("no image")
+        return sample["label"]
+
+    with forebay.torch.loader(samples, BATCH, order="sequential", sample=broken) as loader:
+        batches = iter(loader)
+        assert [next(batches).tolist()[0] for _ in range(2)] == [0, 8]
+        with pytest.raises(ValueError, match="no image") as caught:
+            next(batches)
+        assert "step 2" in "".join(caught.value.__notes__)
+        assert loader.state_dict()["step"] == 3
+        assert next(batches).tolist()[0] == 4
+
+
+def test_a_field_that_torch_cannot_hold_is_an_error_at_its_step(tmp_path):
+    np.save(tmp_path / "times.npy", np.zeros((8, 2), "datetime64[s]"))
+    with forebay.torch.loader(tmp_path / "times.npy", 4) as loader:
+        with pytest.raises(
+            forebay.OptionError, match="field 'data': torch has no tensor for dtype datetime64"
+        ):
+            next(iter(loader))
+        assert loader.state_dict()["step"] == 1
+
+
+def test_options_beside_a_loader_are_refused(samples):
+    with (
+        plain_loader(samples) as loader,
+        pytest.raises(forebay.OptionError, match="expected no options of"),
+    ):
+        forebay.torch.loader(loader, seed=1)
+
+
+FAKE = """
+import sys, types
+import forebay
+fake = types.ModuleType({module!r})
+fake.__version__ = {version!r}
+sys.modules[{module!r}] = fake if {version!r} else None
+try:
+    {call}
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "version", "call", "said"),
+    [
+        ("torch", "", "import forebay.torch", ["forebay.torch: torch cannot be imported", "torch>=2.3"]),
+        ("torch", "2.2.1+cpu", "forebay.torch", ["expected torch 2.3 or later, found 2.2.1+cpu"]),
+        ("torchdata", "0.9.0", "forebay.torch.node('x.npy', 1)", ["expected torchdata 0.10 or later"]),
+    ],
+)
+def test_a_framework_that_is_missing_or_too_old_is_named_with_what_to_install(module, version, call, said):
+    code = FAKE.format(module=module, version=version, call=call)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for words in said:
+        assert words in done.stdout
+    assert "hint: pip install" in done.stdout
