@@ -54,7 +54,8 @@ class Batch(dict[str, Any]):
     indices : ndarray of int64, shape (samples,)
         Sample ids, in the order of the batch; a copy, which keeps no buffer.
     position : Position
-        Epoch and step; :meth:`Loader.state_at` returns the state after this batch.
+        Epoch and step; :meth:`Loader.state_at` returns the state after this batch. None in what
+        :meth:`Dataset.read` returns.
     """
 
     __slots__ = ("indices", "position")
@@ -62,7 +63,9 @@ class Batch(dict[str, Any]):
     position: Position
 
     def __repr__(self) -> str:
-        return f"Batch({super().__repr__()}, indices={self.indices!r}, position={tuple(self.position)!r})"
+        # Of `Dataset.read` it is None.
+        position = self.position and tuple(self.position)
+        return f"Batch({super().__repr__()}, indices={self.indices!r}, position={position!r})"
 
 
 class BatchTuple(tuple[Any, ...]):

@@ -6,13 +6,21 @@ import contextlib
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, overload
 
 from forebay import _native
 from forebay._core import OptionError, StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay.options import resolve
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from forebay._iteration import Batch
+
+    Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
 
 __all__ = ["Dataset", "open"]
 
@@ -151,8 +159,8 @@ class Dataset:
     """Hold the samples of container files; :func:`forebay.open` makes one.
 
     ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: bytes where the
-    schema is raw, else a dict of field name to value. Use it to look at single samples, and a
-    :class:`forebay.Loader` to read all of them fast.
+    schema is raw, else a dict of field name to value. :meth:`read` reads several together, and a
+    :class:`forebay.Loader` reads all of them fast.
 
     Parameters
     ----------
@@ -230,11 +238,115 @@ class Dataset:
             If the sample cannot be read.
         """
         if isinstance(index, slice):
-            return [self[number] for number in range(*self._bounds(index))]
+            return self.__getitems__(range(*self._bounds(index)))
         sample = self._native.sample(self._number(index))
         if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
             return data
         return sample
+
+    def __getitems__(self, ids: Ids) -> list[Any]:
+        """Return several samples, read together: the list ``[dataset[i] for i in ids]``.
+
+        A torch ``DataLoader`` calls it for each batch.
+
+        Parameters
+        ----------
+        ids : sequence or array of int, shape (samples,)
+            As :meth:`read` takes them.
+
+        Raises
+        ------
+        IndexError, OptionError, FormatError, StorageError
+            As :meth:`read` raises them.
+        """
+        return self._native.samples(self._numbers(ids).tolist())
+
+    def read(self, ids: Ids, *, threads: int | None = None, ragged: bool = False) -> Batch:
+        """Read several samples together.
+
+        Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
+        also where ids repeat. The files stay open. The interpreter lock is released meanwhile, and
+        Ctrl-C ends the call between two reads.
+
+        Parameters
+        ----------
+        ids : sequence or array of int, shape (samples,)
+            Sample ids in any order. They may repeat, and negative ones count from the end.
+        threads : int, optional
+            Threads that read and decode. Default: one, and more for many bytes or for storage of
+            other nodes.
+        ragged : bool, optional
+            Whether a field whose length varies is a :class:`forebay.Ragged` of values and offsets
+            instead of a list of arrays.
+
+        Returns
+        -------
+        Batch
+            As a loader delivers it: field name → array of shape ``(samples, *field_shape)``, or a
+            list of one array per sample. ``indices`` are the ids, counted from 0, and ``position``
+            is None. The arrays own their memory.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        OptionError
+            If the ids are not integers in one axis (also a :class:`TypeError`), or ``threads`` is
+            not at least 1.
+        FormatError
+            If a sample cannot be decoded or has a wrong checksum.
+        StorageError
+            If a sample cannot be read, or a file was replaced since it was opened.
+        """
+        if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
+            raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
+        numbers = self._numbers(ids)
+        values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
+        if ragged:
+            from forebay._samples.collate import Ragged
+
+            values = {
+                name: Ragged(*value) if isinstance(value, tuple) else value for name, value in values.items()
+            }
+        from forebay._iteration import Batch
+
+        batch = Batch(values)
+        batch.indices = numbers
+        batch.position = None  # type: ignore[assignment]  # no batch of a loader
+        return batch
+
+    def _numbers(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return ids as sample ids that exist, counted from 0."""
+        import numpy as np
+
+        if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
+            raise _index_error(
+                f"{self!r}: expected a sequence or an array of sample ids, found {type(ids).__name__}",
+                "dataset.read([0, 5, 7]); list(ids) makes a list of an iterator or a set",
+            )
+        try:
+            given = np.asarray(ids)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _index_error(f"{self!r}: {error}", "sample ids are integers in one axis") from None
+        if given.ndim == 1 and not len(given):
+            return np.empty(0, np.int64)
+        if given.dtype.kind == "b":
+            raise _index_error(
+                f"{self!r}: expected sample ids, found an array of bool",
+                "numpy.flatnonzero(mask) makes ids of it",
+            )
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            raise _index_error(
+                f"{self!r}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
+                "numpy.ravel and astype(int) make ids of whole numbers",
+            )
+        samples = len(self)
+        wrong = (given >= samples) | (given < -samples if given.dtype.kind == "i" else False)
+        if wrong.any():
+            raise IndexError(f"sample {given[wrong][0]} of a data set of {samples} samples")
+        numbers = given.astype(np.int64)
+        numbers[numbers < 0] += samples
+        return numbers
 
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:
@@ -255,7 +367,7 @@ class Dataset:
         except TypeError:
             raise _index_error(
                 f"{self!r}: expected the number of a sample, or a slice; found {index!r}",
-                "several samples by number: [dataset[number] for number in numbers]",
+                "several samples by number: dataset.read(numbers)",
             ) from None
         samples = len(self)
         if not -samples <= number < samples:

@@ -12,7 +12,8 @@
 //!   budget ([`config::decide`]).
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it
 //!   ([`plan_into`]) from `runs` of neighbours, `decode_plan` does the same for units that have to
-//!   be decoded.
+//!   be decoded. `random_reads` plans the reads of samples by id, for one process
+//!   ([`RandomReads`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
@@ -49,6 +50,7 @@ mod order;
 mod permutation;
 mod placement;
 mod plan;
+mod random_reads;
 mod reads;
 mod runs;
 mod schedule;
@@ -70,6 +72,7 @@ pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
+pub use random_reads::{RandomRead, RandomReads, read_threads};
 pub use reads::plan_into;
 pub use schedule::{Next, Schedule};
 pub use segment::{Demand, Segment};

@@ -1,11 +1,12 @@
 //! Batches as numpy arrays: views on the batch buffer whose base object is its lease.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use forebay_engine::{Batch, Delivered, FieldPlacement};
 use forebay_types::{Dtype, Field, Layout};
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API};
-use numpy::{Element, PyArrayDescr, PyArrayDescrMethods};
+use numpy::{Element, PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -24,6 +25,15 @@ pub(crate) fn field_shape(field: &Field) -> Option<&[u64]> {
         Layout::Dense(shape) => Some(shape),
         Layout::Ragged => None,
     }
+}
+
+/// Whether a sample has the field as bytes, as any container library would return a record; an
+/// array keeps its shape. `of_records`: the data set is one of opaque records.
+pub(crate) fn is_record(of_records: bool, field: &Field) -> bool {
+    (of_records || field.layout == Layout::Ragged)
+        && field.name == "data"
+        && field.dtype == Dtype::Uint8
+        && field.numpy.is_none()
 }
 
 /// The numpy type of a field.
@@ -56,18 +66,51 @@ fn descriptor(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyArrayDescr> {
     }
 }
 
-/// A writable C-contiguous array on `address` that keeps `lease` alive.
-fn view<'py>(
-    lease: &Bound<'py, Lease>,
+/// A new C-contiguous array; what it holds is not said.
+pub(crate) fn empty<'py>(
+    py: Python<'py>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    shape: &mut [npyffi::npy_intp],
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: without data numpy allocates the memory; it takes over the descriptor's reference.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            dtype.clone().into_dtype_ptr(),
+            shape.len() as i32,
+            shape.as_mut_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        Bound::from_owned_ptr_or_err(py, array)
+    }
+}
+
+/// Where the elements of an array begin.
+pub(crate) fn data_of(array: &Bound<'_, PyAny>) -> NonNull<u8> {
+    let array = array.cast::<PyUntypedArray>().expect("an array");
+    // SAFETY: the object is an array of numpy, as was just checked.
+    let data = unsafe { (*array.as_array_ptr()).fields.data };
+    NonNull::new(data.cast()).expect("numpy allocates at least a byte")
+}
+
+/// A writable C-contiguous array on `address` that keeps `base` alive.
+///
+/// The elements are inside memory that lives as long as `base`, and are aligned.
+pub(crate) fn view<'py>(
+    base: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyArrayDescr>,
     shape: &mut [npyffi::npy_intp],
     address: *mut u8,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = lease.py();
-    // SAFETY: `address` points at `shape` elements of `dtype` inside the batch that `lease` holds;
-    // the buffer is aligned to 64 bytes per field and to an element per value of a ragged one, and
-    // it belongs to this rank alone until the lease dies. The descriptor's reference is taken over
-    // by numpy, and so is the lease's by SetBaseObject.
+    let py = base.py();
+    // SAFETY: `address` points at `shape` elements of `dtype` inside memory that `base` holds: of a
+    // batch, whose buffer is aligned to 64 bytes per field and to an element per value of a ragged
+    // one, and belongs to this rank alone until its lease dies; or of an array of such elements.
+    // The descriptor's reference is taken over by numpy, and so is the base's by SetBaseObject.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -81,7 +124,7 @@ fn view<'py>(
             std::ptr::null_mut(),
         );
         let array = Bound::from_owned_ptr_or_err(py, array)?;
-        let base = lease.clone().into_ptr();
+        let base = base.clone().into_ptr();
         if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) < 0 {
             return Err(PyErr::fetch(py));
         }
@@ -99,7 +142,7 @@ pub(crate) fn to_python<'py>(
 ) -> PyResult<Bound<'py, PyTuple>> {
     let place = (delivered.epoch, delivered.step);
     let batch = Arc::new(delivered.batch);
-    let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?;
+    let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?.into_any();
     let samples = batch.samples();
     let values = PyDict::new(py);
     for ((field, dtype), place) in fields.iter().zip(dtypes).zip(&batch.layout().places) {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
 use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation};
-use forebay_types::{Dtype, Field, Layout};
+use forebay_types::Field;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::batch::{dtype_of, field_shape};
+use crate::batch::{dtype_of, field_shape, is_record};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
 use crate::{log, recipe};
@@ -23,15 +23,20 @@ pub(crate) struct Dataset {
 }
 
 /// No limit: what a data set does by itself has no `timeout=`, but can be interrupted.
-const UNLIMITED_S: u64 = u64::MAX;
+pub(crate) const UNLIMITED_S: u64 = u64::MAX;
 
 impl Dataset {
     pub(crate) fn source(&self) -> Arc<IndexedDataset> {
         Arc::clone(&self.source)
     }
 
+    /// Whether its samples are opaque records.
+    pub(crate) fn of_records(&self, schema: &Schema) -> bool {
+        *schema == Schema::Raw || self.source.dataset().format() == Format::Raw
+    }
+
     /// Runs a call that may wait for storage, in such a way that Ctrl-C ends it.
-    fn ask<T: Send + 'static>(
+    pub(crate) fn ask<T: Send + 'static>(
         &self,
         py: Python<'_>,
         progress: Option<Py<PyAny>>,
@@ -196,15 +201,10 @@ impl Dataset {
             })?
         };
         let loaded = self.loaded(py)?;
-        let of_records =
-            *loaded.index.schema() == Schema::Raw || self.source.dataset().format() == Format::Raw;
         let result = PyDict::new(py);
         for (field, value) in fields.iter().zip(values) {
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            // A record is bytes, as any container library would hand it out; an array keeps its
-            // shape.
-            let is_record = of_records || field.layout == Layout::Ragged;
-            if is_record && field.name == "data" && field.dtype == Dtype::Uint8 && field.numpy.is_none() {
+            if is_record(self.of_records(loaded.index.schema()), field) {
                 result.set_item(&field.name, bytes)?;
                 continue;
             }
@@ -216,6 +216,27 @@ impl Dataset {
             result.set_item(&field.name, array.call_method0("copy")?)?;
         }
         Ok(result)
+    }
+
+    #[pyo3(signature = (ids, *, threads = None, ragged = false))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u64>,
+        threads: Option<usize>,
+        ragged: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.read_arrays(py, ids, threads, ragged)
+    }
+
+    #[pyo3(signature = (ids, *, threads = None))]
+    fn samples<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u64>,
+        threads: Option<usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.read_samples(py, ids, threads)
     }
 
     fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(OsString, u64, u64)>> {

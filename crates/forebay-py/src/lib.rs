@@ -15,6 +15,7 @@ mod listener;
 mod log;
 mod options;
 mod pfs;
+mod read_ids;
 mod recipe;
 mod run;
 mod runtime_directory;

@@ -3,6 +3,7 @@
 //! All processes use the index from the bytes of its sidecar. So the leader of a node can share
 //! them in a sealed memfd, and no process expands more of them than it needs.
 
+pub(crate) mod batch_read;
 pub(crate) mod open;
 pub(crate) mod ragged_size;
 pub(crate) mod retained_values;
@@ -24,6 +25,7 @@ use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted, record};
+use crate::dataset::batch_read::OpenFiles;
 use crate::dataset::open::open_indexed;
 use crate::dataset::retained_values::{RetainedValues, RetainedValuesBuilder};
 use crate::dataset::shuffle_quality::ShuffleQuality;
@@ -47,6 +49,8 @@ pub struct IndexedDataset {
     loading: Mutex<()>,
     /// Whether all files lie on file systems of this node.
     local: OnceLock<bool>,
+    /// The files that samples are read from by id.
+    files: OnceLock<Arc<OpenFiles>>,
 }
 
 /// An index and the bytes it is read from.
@@ -120,6 +124,7 @@ impl IndexedDataset {
             computed: OnceLock::new(),
             loading: Mutex::new(()),
             local: OnceLock::new(),
+            files: OnceLock::new(),
         })
     }
 
@@ -226,6 +231,15 @@ impl IndexedDataset {
             let path = path.display().to_string();
             (bytes, IndexOrigin::Recipe { verified, recipe_bytes, path })
         }))
+    }
+
+    /// The files of the samples, opened at the first call.
+    pub(crate) fn open_files(&self, index: &Arc<Index>) -> Result<Arc<OpenFiles>, Error> {
+        if let Some(files) = self.files.get() {
+            return Ok(Arc::clone(files));
+        }
+        let files = Arc::new(OpenFiles::open(&self.dataset, index)?);
+        Ok(Arc::clone(self.files.get_or_init(|| files)))
     }
 
     /// Whether all files are known to lie on file systems of this node; probed once.

@@ -57,7 +57,8 @@ impl Dataset {
         self.check_shards(shards)
     }
 
-    fn check_shards(&self, shards: impl IntoIterator<Item = usize>) -> Result<Vec<String>, Error> {
+    /// The same for these shards, by number.
+    pub fn check_shards(&self, shards: impl IntoIterator<Item = usize>) -> Result<Vec<String>, Error> {
         let checked = shards.into_iter().map(|number| self.check_shard(number).transpose());
         checked.flatten().collect()
     }

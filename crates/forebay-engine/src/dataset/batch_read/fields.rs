@@ -1,0 +1,86 @@
+//! Decodes records by their schema into the places of their fields.
+
+use std::sync::OnceLock;
+
+use forebay_format::FieldOut;
+use forebay_types::Layout;
+
+use crate::dataset::batch_read::place::Place;
+use crate::dataset::batch_read::workers::in_threads;
+use crate::dataset::batch_read::{BatchRead, Decoded};
+use crate::error::Error;
+use crate::host::Host;
+
+impl BatchRead {
+    /// Reads the records into memory of this call and decodes them.
+    pub(super) fn decode(
+        &self,
+        places: &[Option<Place>],
+        threads: usize,
+        caller: &dyn Host,
+    ) -> Result<Decoded, Error> {
+        let columns = self.located.columns();
+        let cells = self.samples.len() * columns;
+        let lengths: Vec<usize> =
+            (0..cells).map(|cell| self.column_bytes(cell / columns, cell % columns) as usize).collect();
+        let mut records = vec![0; lengths.iter().sum()];
+        let mut into = Vec::with_capacity(cells);
+        let mut rest = records.as_mut_slice();
+        for length in &lengths {
+            let (record, after) = std::mem::take(&mut rest).split_at_mut(*length);
+            // SAFETY: this part of `records` is used by nothing else before the places are dropped.
+            into.push(unsafe { Place::new(std::ptr::NonNull::from(&mut *record).cast(), *length) });
+            rest = after;
+        }
+        self.scatter(&into, threads, caller)?;
+        drop(into);
+        let mut starts = Vec::with_capacity(cells);
+        let mut end = 0;
+        for length in &lengths {
+            starts.push(end);
+            end += length;
+        }
+        let decoded: Vec<OnceLock<Vec<Vec<u8>>>> =
+            std::iter::repeat_with(OnceLock::new).take(self.samples.len()).collect();
+        in_threads(self.samples.len(), threads, caller, |sample, _| {
+            let columns: Vec<&[u8]> = (sample * columns..(sample + 1) * columns)
+                .map(|cell| &records[starts[cell]..starts[cell] + lengths[cell]])
+                .collect();
+            let fields = self.fields().len();
+            let ragged =
+                self.decode_record(sample, &columns, &places[sample * fields..(sample + 1) * fields])?;
+            let _ = decoded[sample].set(ragged);
+            Ok(())
+        })?;
+        Ok(decoded.into_iter().map(|ragged| ragged.into_inner().unwrap_or_default()).collect())
+    }
+
+    /// Decodes one record; returns the values of its ragged fields.
+    fn decode_record(
+        &self,
+        sample: usize,
+        columns: &[&[u8]],
+        places: &[Option<Place>],
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let is_ragged = |place: usize| self.fields()[place].layout == Layout::Ragged;
+        let mut ragged: Vec<Vec<u8>> = Vec::new();
+        ragged.resize_with((0..places.len()).filter(|place| is_ragged(*place)).count(), Vec::new);
+        let mut takes: Vec<_> =
+            ragged.iter_mut().map(|value| |bytes: &[u8]| value.extend_from_slice(bytes)).collect();
+        let mut takes = takes.iter_mut();
+        let mut out: Vec<FieldOut<'_>> = Vec::with_capacity(places.len());
+        for place in places {
+            match place {
+                // SAFETY: a place of the caller's, which only the thread of this sample writes.
+                Some(place) => out.push(FieldOut::Dense(unsafe { place.bytes_mut() })),
+                None => out.extend(takes.next().map(|take| FieldOut::Ragged(take))),
+            }
+        }
+        let decoded = self.index.schema().decode(columns, &mut out);
+        drop(out);
+        decoded.map_err(|error| {
+            self.bad_sample(sample, error.offset, error.what, error.expected, error.found)
+        })?;
+        Ok(ragged)
+    }
+}

@@ -1,0 +1,186 @@
+//! Reads several samples by id, for one process: no plan of a node, no staging ring.
+//!
+//! 1. [`BatchRead::prepare`] sorts the ids, drops repeats, locates the samples, and plans the reads
+//!    (`forebay_plan::RandomReads`). The lengths of raw fields are known then.
+//! 2. The caller provides a [`Place`] for each value whose length is known.
+//! 3. [`BatchRead::fill`] makes the reads in threads (`workers.rs`). A thread checks and decodes
+//!    what it has read, and copies it to the places (`scatter.rs`). A coded unit is decoded once
+//!    for all samples of the call.
+//! 4. If a schema decodes the records, they go to memory of the call first, and their fields to the
+//!    places (`fields.rs`).
+//!
+//! Each byte is read once, and each record is verified by the checksum that its format has. The
+//! files stay open (`open_files.rs`). An error names the file and offset of the first read that
+//! failed, in the order of the files.
+
+mod fields;
+mod open_files;
+mod place;
+mod scatter;
+mod workers;
+
+use std::sync::Arc;
+
+use forebay_format::{Index, Schema};
+use forebay_plan::{RandomReads, read_threads};
+use forebay_types::{Field, Layout, Located, SampleId};
+
+pub use place::Place;
+
+pub(crate) use open_files::OpenFiles;
+
+use crate::dataset::IndexedDataset;
+use crate::dataset::batch_read::scatter::Scatter;
+use crate::dataset::batch_read::workers::in_threads;
+use crate::error::Error;
+use crate::host::Host;
+
+/// Samples that are to be read: located, with the reads that fetch them.
+pub struct BatchRead {
+    index: Arc<Index>,
+    files: Arc<OpenFiles>,
+    /// The samples, each once, in ascending order.
+    samples: Vec<SampleId>,
+    /// For each id of the call its sample, as an index of `samples`.
+    slots: Vec<u32>,
+    located: Located,
+    reads: RandomReads,
+    is_local: bool,
+}
+
+/// Values of ragged fields that a schema decoded: for each sample those of its ragged fields, in
+/// the order of the fields.
+pub type Decoded = Vec<Vec<Vec<u8>>>;
+
+impl BatchRead {
+    /// Locates samples and plans their reads. Loads or builds the index, and opens files.
+    ///
+    /// # Errors
+    /// An id that does not exist; a record of a fixed-size field that has another length; what
+    /// loading the index returns.
+    pub fn prepare(source: &IndexedDataset, ids: &[u64], caller: &dyn Host) -> Result<Self, Error> {
+        let index = source.index(caller)?.index;
+        let files = source.open_files(&index)?;
+        let mut samples: Vec<SampleId> = ids.iter().copied().map(SampleId).collect();
+        samples.sort_unstable();
+        samples.dedup();
+        let slot = |id: &u64| samples.partition_point(|sample| sample.0 < *id) as u32;
+        let slots = ids.iter().map(slot).collect();
+        let mut located = Located::default();
+        index.locate(&samples, &mut located)?;
+        let is_local = source.is_local();
+        let reads = RandomReads::of(&located, is_local);
+        let prepared = Self { index, files, samples, slots, located, reads, is_local };
+        prepared.check_lengths()?;
+        Ok(prepared)
+    }
+
+    /// The samples to read, each once, in ascending order.
+    pub fn samples(&self) -> &[SampleId] {
+        &self.samples
+    }
+
+    /// For each id of the call its sample, as an index of [`BatchRead::samples`].
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// The fields of a sample.
+    pub fn fields(&self) -> &[Field] {
+        self.index.fields()
+    }
+
+    /// How records become fields.
+    pub fn schema(&self) -> &Schema {
+        self.index.schema()
+    }
+
+    /// Length of the value of a field \[bytes\]; `None` if only decoding tells.
+    pub fn value_bytes(&self, sample: usize, field: usize) -> Option<u64> {
+        if self.index.schema().is_identity() {
+            return Some(self.column_bytes(sample, field));
+        }
+        self.fields()[field].sample_bytes()
+    }
+
+    /// Reads the samples. `places` has an entry for each sample and field, sample by sample: for
+    /// each value whose length is known ([`BatchRead::value_bytes`]), a place of that length.
+    ///
+    /// Returns the values of the other fields: all ragged ones, or none.
+    ///
+    /// # Errors
+    /// Storage that fails, a record that cannot be decoded, or [`Error::Interrupted`]; places have
+    /// unspecified contents then.
+    pub fn fill(
+        &self,
+        source: &IndexedDataset,
+        places: &[Option<Place>],
+        threads: Option<usize>,
+        caller: &dyn Host,
+    ) -> Result<Decoded, Error> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let reads = self.reads.reads().len();
+        let threads = read_threads(threads, reads, self.reads.bytes(), self.is_local, cores);
+        let decoded = if self.index.schema().is_identity() {
+            let places: Vec<Place> = places.iter().map(|place| place.expect("its length is known")).collect();
+            self.scatter(&places, threads, caller)?;
+            Vec::new()
+        } else {
+            self.decode(places, threads, caller)?
+        };
+        let shards = self.reads.reads().iter().map(|read| read.extent.shard);
+        for warning in self.files.check_unchanged(source.dataset(), shards)? {
+            caller.warn(&warning);
+        }
+        Ok(decoded)
+    }
+
+    /// Reads the columns into places: one for each sample and column.
+    fn scatter(&self, places: &[Place], threads: usize, caller: &dyn Host) -> Result<(), Error> {
+        let scatter = Scatter::new(self, places);
+        scatter.without_reads()?;
+        let reads = self.reads.reads();
+        in_threads(reads.len(), threads, caller, |number, memory| scatter.read(number, memory))
+    }
+
+    fn column_bytes(&self, sample: usize, column: usize) -> u64 {
+        self.located.slices(sample, column).iter().map(|slice| slice.length).sum()
+    }
+
+    /// Compares the lengths of raw values of fixed size.
+    fn check_lengths(&self) -> Result<(), Error> {
+        if !self.index.schema().is_identity() {
+            return Ok(());
+        }
+        for (column, field) in self.index.fields().iter().enumerate() {
+            let Layout::Dense(_) = field.layout else { continue };
+            let expected = field.sample_bytes().unwrap_or(u64::MAX);
+            for sample in 0..self.samples.len() {
+                let found = self.column_bytes(sample, column);
+                if found != expected {
+                    return Err(self.bad_sample(
+                        sample,
+                        0,
+                        format!("length of field {:?}", field.name),
+                        format!("{expected} bytes as in all other records"),
+                        format!("{found} bytes"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The error of a sample that is not what its schema says; `within`: where in its record.
+    fn bad_sample(&self, sample: usize, within: u64, what: String, expected: String, found: String) -> Error {
+        let place = self.located.slices(sample, 0).first().and_then(|slice| {
+            let extent = scatter::first_extent(&self.located, slice.unit)?;
+            Some((extent, slice.offset))
+        });
+        let (path, offset) = place.map_or((String::new(), 0), |(extent, offset)| {
+            (self.files.path(extent.shard).display().to_string(), extent.offset + offset)
+        });
+        let (sample, offset) = (self.samples[sample].0, offset + within);
+        Error::BadSample { sample, path, offset, what, expected, found }
+    }
+}
