@@ -9,8 +9,8 @@ In order:
 3. The two small CUDA libraries that torch calls at import are installed. Each other one becomes an
    empty library that defines the symbols and versions that torch's libraries ask for; a call
    returns an error code. Nothing calls them without a GPU.
-4. lightning, torchdata and what the tests need are installed without further requirements, which
-   would bring step 2's back.
+4. lightning, torchdata, torchvision and what the tests need are installed without further
+   requirements, which would bring step 2's back.
 5. TensorFlow for CPUs, and JAX with Grain, are installed with what they require. Where one cannot
    be had, a line says so, and its tests are skipped.
 6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
@@ -53,9 +53,9 @@ LIGHTNING = (
     "lightning-utilities==0.15.3",
 )
 OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
-# StatefulDataLoader and nodes; the other loaders that docs/results/frameworks.md compares.
-LOADERS = ("torchdata==0.11.0", "webdataset==1.0.2")
-OF_LOADERS = ("requests", "braceexpand")
+# StatefulDataLoader and nodes, the transforms of examples, and another loader to compare with.
+LOADERS = ("torchdata==0.11.0", "torchvision==0.29.2", "webdataset==1.0.2")
+OF_LOADERS = ("requests", "braceexpand", "pillow==13.0.0")
 TENSORFLOW = ("tensorflow-cpu==2.21.0",)
 JAX = ("jax[cpu]==0.10.2", "grain==0.2.18")
 OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3")

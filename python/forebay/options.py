@@ -526,7 +526,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "memory= bounds what is read ahead",
     "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
     "fills it from the start",
-    "pin_memory": "leave it out: batches are numpy arrays; torch.from_numpy(array).pin_memory() gives a pinned tensor",
+    "pin_memory": "forebay.torch.loader takes it, and pins where torch finds a GPU; batches of a Loader are numpy arrays",
+    "device": "forebay.torch.loader takes it; batches of a Loader are numpy arrays",
     "collate_fn": "collate= takes a function of the list of what sample= returned",
     "transform": "sample= takes a function of one sample, a dict of field name to array; batch= one of the batch",
     "decode": "it is called batch=, a function of the batch; sample= takes a function of one sample",

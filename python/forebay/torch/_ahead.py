@@ -23,6 +23,8 @@ from forebay.torch._transfer import Transfer
 
 __all__ = ["AHEAD", "Consumed", "CopyIteration", "Reader"]
 
+Place = tuple[int, int, bool]
+
 AHEAD = 2
 """Batches that are copied before the script asks for them.
 
@@ -32,14 +34,17 @@ than a step. Each takes the memory of a batch on the device.
 
 
 class Consumed:
-    """The position of the script: that of the batch it took last."""
+    """The position of the script: that of the batch it took last.
 
-    __slots__ = ("place", "progress")
+    It is one tuple, so that any thread and any signal handler reads it whole.
+    """
+
+    __slots__ = ("at",)
 
     def __init__(self) -> None:
-        self.progress: Progress | None = None
-        """That of the loader's iteration, to see whether the loader is still in it."""
-        self.place = (0, 0, False)
+        self.at: tuple[Progress | None, Place] = (None, (0, 0, False))
+        """The progress of the loader's iteration, which tells whether it is still in it; and epoch,
+        step, and whether the iteration has begun."""
 
 
 class Reader:
@@ -160,8 +165,8 @@ class CopyIteration:
             work.wait()
             self._works.popleft()
             if work.progress is not None:
-                self._progress = self._consumed.progress = work.progress
-                self._consumed.place = work.place
+                self._progress = work.progress
+                self._consumed.at = (work.progress, work.place)
             if work.error is not None:
                 self._fail(work)
         reader.transfer.take(work.copies)

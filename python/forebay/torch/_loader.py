@@ -207,7 +207,7 @@ class TensorLoader:
         if self._device is not None and self._device.type == "cuda":
             self._transfer = CudaCopies(_numbered(self._device), pins=self._pins)
         elif self._pins:
-            self._transfer = PinnedCopies()
+            self._transfer = PinnedCopies(torch.device("cuda", torch.cuda.current_device()))
         return self._transfer
 
     def set_epoch(self, epoch: int) -> None:
@@ -278,8 +278,8 @@ class TensorLoader:
 
     def _place(self) -> tuple[int, int, bool] | None:
         """Return the position of the script where it may differ from the loader's."""
-        consumed = self._consumed
-        return consumed.place if consumed.progress is self._loader._progress else None
+        progress, place = self._consumed.at
+        return place if progress is self._loader._progress else None
 
     def _settle(self) -> None:
         """Let the helper thread be idle, so that the loader is not in use."""

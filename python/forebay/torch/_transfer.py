@@ -54,11 +54,22 @@ class Copies:
 
 
 class PinnedCopies:
-    """Copies in pinned memory."""
+    """Copies in pinned memory.
+
+    Parameters
+    ----------
+    device : torch.device
+        The CUDA device through which memory is pinned. In a thread this is device 0 otherwise,
+        where each rank of a node would take memory.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
 
     @contextmanager
     def begin(self) -> Iterator[Copies]:
-        yield Copies()
+        with torch.cuda.device(self._device):
+            yield Copies()
 
     def take(self, copies: Copies) -> None:
         """Do nothing: the copies are complete."""
