@@ -29,9 +29,12 @@ SAMPLES = 96
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Images and labels of 96 samples; each pixel of an image is its number."""
+    """Images and labels of 96 samples; each pixel of an image is its number.
+
+    The images of a batch are more than what is copied, the labels less.
+    """
     path = tmp_path_factory.mktemp("jax") / "train.npz"
-    image = np.repeat(np.arange(SAMPLES, dtype=np.float32), 64).reshape(SAMPLES, 8, 8)
+    image = np.repeat(np.arange(SAMPLES, dtype=np.float32), 4096).reshape(SAMPLES, 64, 64)
     np.savez(path, image=image, label=np.arange(SAMPLES))
     return path
 
@@ -91,7 +94,7 @@ def test_results_of_samples_are_pytrees(path, options, kind):
                 assert type(batch["image"]) is forebay.Padded
                 assert np.array_equal(batch["image"].lengths[:, 0], batch["label"] % 8 + 1)
             elif kind == "array":
-                assert batch.shape == (8, 8, 8)
+                assert batch.shape == (8, 64, 64)
             else:
                 image, label = batch.values() if kind == "dict" else batch
                 assert type(batch) is {"dict": dict, "tuple": tuple, "named": Pair}[kind]
@@ -241,7 +244,7 @@ found = []
 with forebay.jax.loader(sys.argv[1], 8, sharding=sharding, **options) as loader:
     for batch in loader:
         assert batch["image"].sharding == sharding and len(batch["image"].addressable_shards) == 4
-        assert {shard.data.shape for shard in batch["image"].addressable_shards} == {(2, 8, 8)}
+        assert {shard.data.shape for shard in batch["image"].addressable_shards} == {(2, 64, 64)}
         found += jax.jit(lambda image: image[:, 0, 0])(batch["image"]).tolist()
 assert found == list(range(96)), found
 errors = []
@@ -283,7 +286,7 @@ with forebay.jax.loader(path, 8, sharding=sharding, world=world, **options) as l
     local = [world.rank, world.size, list(world.local_ranks)]
     batches = []
     for batch in loader:
-        assert batch["image"].shape == (16, 8, 8)
+        assert batch["image"].shape == (16, 64, 64)
         total = jax.jit(lambda image: image[:, 0, 0].sum())(batch["image"])
         whole = multihost_utils.process_allgather(batch["label"], tiled=True)
         batches.append([whole.tolist(), float(total)])
