@@ -1,6 +1,6 @@
 # Everything installs what it needs into .venv; only Python 3.11 or later, Rust (rustfmt, clippy), gcc and make have to be there.
 #
-# TEST_OPTIONS goes to scripts/run_tests.py: --frameworks adds the tests with torch, lightning and TensorFlow where these can be had.
+# TEST_OPTIONS goes to scripts/run_tests.py: --frameworks adds the tests with torch, TensorFlow and JAX where these can be had.
 #
 # Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the package, editable). A target that
 # finds its stamp newer than its sources does nothing.
@@ -49,7 +49,7 @@ test-long: build  ## longer runs of the same tests
 fuzz-run: build  ## 10,000,000 random file operations with and without the preload library
 	FOREBAY_LONG_TESTS=1 $(BIN)/python -m pytest tests/test_preload_random.py
 
-test-frameworks: build  ## the tests with torch, lightning and TensorFlow, in .venv-frameworks (2.9 GB, made in a minute)
+test-frameworks: build  ## the tests with torch, TensorFlow and JAX, in .venv-frameworks (3.4 GB, made in a minute)
 	$(BIN)/python scripts/run_tests.py frameworks
 
 test-gluster: build  ## the strategies on a real parallel file system, GlusterFS; skipped with its reason where it cannot run

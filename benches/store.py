@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sections import Row, run_sections
+from storing.adapters import tensorflow
 from storing.local_tiers import local_tiers
 from storing.serving import compute, memory
 from storing.shares import remote, sizes
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     "memory": memory,
     "compute": compute,
     "training": training,
+    "tensorflow": tensorflow,
 }
 
 

@@ -1,4 +1,4 @@
-"""Make the environment of the framework tests: torch, lightning, TensorFlow, this package.
+"""Make the environment of the framework tests: torch, lightning, TensorFlow, JAX, this package.
 
 In order:
 
@@ -11,14 +11,14 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning, torchdata, torchvision and what the tests need are installed without further
    requirements, which would bring step 2's back.
-5. TensorFlow for CPUs is installed with what it requires. Where it cannot be had, a line says so,
-   and its test is skipped.
+5. TensorFlow for CPUs, and JAX with Grain, are installed with what they require. Where one cannot
+   be had, a line says so, and its tests are skipped.
 6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 7. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
 
-It takes about 60 s and 2.9 GB. What it makes is for tests only and never distributed. x86-64 only,
+It takes about 80 s and 3.4 GB. What it makes is for tests only and never distributed. x86-64 only,
 as these wheels are.
 """
 
@@ -56,7 +56,8 @@ OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
 # StatefulDataLoader and nodes, the transforms of examples, and another loader to compare with.
 LOADERS = ("torchdata==0.11.0", "torchvision==0.29.2", "webdataset==1.0.2")
 OF_LOADERS = ("requests", "braceexpand", "pillow==13.0.0")
-TENSORFLOW = "tensorflow-cpu==2.21.0"
+TENSORFLOW = ("tensorflow-cpu==2.21.0",)
+JAX = ("jax[cpu]==0.10.2", "grain==0.2.18")
 OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
@@ -196,10 +197,12 @@ def make() -> int:
         sys.stderr.write(others.stderr)
         return others.returncode
     # It also finds that requirements of torch are missing.
-    added = subprocess.run([*pip, TENSORFLOW], stderr=subprocess.PIPE, text=True, check=False)
-    if added.returncode != 0:
-        sys.stderr.write(added.stderr)
-        print(f"frameworks: {TENSORFLOW} cannot be had here: its test is skipped", flush=True)
+    for optional in (TENSORFLOW, JAX):
+        added = subprocess.run([*pip, *optional], stderr=subprocess.PIPE, text=True, check=False)
+        if added.returncode != 0:
+            sys.stderr.write(added.stderr)
+            names = " and ".join(optional)
+            print(f"frameworks: {names} cannot be had here: its tests are skipped", flush=True)
     paths = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
         capture_output=True,

@@ -145,3 +145,17 @@ def test_arrays_of_different_lengths_are_padded_ragged_or_lists():
 def test_results_that_do_not_go_together_are_an_error_that_names_the_sample(how, results, says):
     with says(forebay.OptionError, f'collate="{how}"', "sample"):
         collate(how, results, [5, 7])
+
+
+@pytest.mark.parametrize("how", ["stack", "pad", "ragged"])
+@pytest.mark.parametrize("dtype", ["u1", "f4", ">f8", "?", "M8[s]"])
+def test_collated_arrays_begin_where_frameworks_share_memory(how, dtype):
+    rng = np.random.default_rng(1)
+    results = [rng.integers(0, 2, (2, 5), "i4").astype(dtype) for _ in range(3)]
+    for _ in range(20):
+        found = collate(how, results, [0, 1, 2])
+        values = found if how == "stack" else found.values
+        assert values.ctypes.data % 64 == 0
+        assert values.flags.c_contiguous
+        assert values.dtype == dtype
+        assert np.array_equal(values.reshape(3, 2, 5), np.stack(results))

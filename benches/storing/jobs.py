@@ -35,6 +35,9 @@ class Job:
     strategy: Mapping[str, Any] = field(default_factory=lambda: {"store": "auto"})
     pace_s: float = 0.0
     """Pause of each rank in each step."""
+    adapter: str = ""
+    """What delivers the batches: nothing but the loader, or ``tensorflow.dataset`` or
+    ``tensorflow.loader``."""
     computes: str = ""
     """What computes in Python, for `compute_s` from a step of rank 0 on: ``rank``, that one itself;
     ``beside``, another process of its node."""

@@ -7,11 +7,14 @@ interpreter lock; or start another process that does.
 
 from __future__ import annotations
 
+import importlib
 import json
 import resource
 import sys
 import time
+from collections.abc import Iterable
 from multiprocessing import get_context
+from typing import Any
 
 import forebay
 from forebay.tools.bench.facts import SCHEMA
@@ -41,9 +44,10 @@ def main() -> None:
     dataset = forebay.open(job["path"], schema=SCHEMA)
     with forebay.Loader(dataset, job["batch"], **options) as loader:
         share = loader.config.store
+        batches = adapted(loader, job["adapter"])
         for epoch in range(job["epochs"]):
             asked = time.perf_counter()
-            for step, _ in enumerate(loader):
+            for step, _ in enumerate(batches):
                 waits.append(time.perf_counter() - asked)
                 if job["computes"] and (rank, epoch, step) == (0, 0, job["compute_step"]):
                     if job["computes"] == "rank":
@@ -71,6 +75,14 @@ def main() -> None:
             }
         )
     )
+
+
+def adapted(loader: forebay.Loader, adapter: str) -> Iterable[Any]:
+    """Return what delivers the batches."""
+    if not adapter:
+        return loader
+    framework, _, function = adapter.partition(".")
+    return getattr(importlib.import_module(f"forebay.{framework}"), function)(loader)
 
 
 def compute(seconds: float) -> None:

@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from forebay.tools.demo.data import enlarge, part, vary
 from forebay.tools.ranks import launch
@@ -62,6 +61,9 @@ def sorted_images(study: Study) -> Path:
     folder = study.directory / f"sorted-{count}"
     if folder.exists():
         return folder
+    # Only here: other sections run in environments without it.
+    from sklearn.datasets import load_digits
+
     pictures, labels = load_digits(return_X_y=True)
     labels = labels.astype(np.int64)
     padded = np.pad(enlarge(pictures.reshape(-1, 8, 8)), ((0, 0), (4, 4), (4, 4)))

@@ -44,6 +44,30 @@ def _torch_dataloader(loader: forebay.Loader) -> Iterable[Any]:
     return torch.utils.data.DataLoader(dataset, batch_size=None, collate_fn=_as_it_is)
 
 
+def _jax(loader: forebay.Loader) -> Iterable[Any]:
+    import forebay.jax
+
+    return forebay.jax.loader(loader)
+
+
+def _tensorflow_loader(loader: forebay.Loader) -> Iterable[Any]:
+    import forebay.tensorflow
+
+    return forebay.tensorflow.loader(loader)
+
+
+def _tensorflow_dataset(loader: forebay.Loader) -> Iterable[Any]:
+    import forebay.tensorflow
+
+    return forebay.tensorflow.dataset(loader)
+
+
+def _grain(loader: forebay.Loader) -> Iterable[Any]:
+    import forebay.grain
+
+    return forebay.grain.dataset(loader)
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -52,6 +76,10 @@ def _as_it_is(batch: Any) -> Any:
 ADAPTERS: dict[str, tuple[Callable[[forebay.Loader], Iterable[Any]], float | None]] = {
     "forebay.torch.loader": (_torch, 20),
     "DataLoader(forebay.torch.dataset)": (_torch_dataloader, None),
+    "forebay.jax.loader": (_jax, 40),
+    "forebay.tensorflow.loader": (_tensorflow_loader, 60),
+    "forebay.tensorflow.dataset": (_tensorflow_dataset, None),
+    "forebay.grain.dataset": (_grain, None),
 }
 
 
@@ -62,7 +90,7 @@ def overhead(tiny: bool) -> list[Row]:
         path = Path(folder) / "samples.npz"
         samples = BATCH * steps
         images = np.zeros((samples, 3, 8, 8), np.float32)
-        np.savez(path, **dict(zip(NAMES, (images, np.arange(samples)), strict=True)))
+        np.savez(path, **dict(zip(NAMES, (images, np.arange(samples, dtype=np.int32)), strict=True)))
         return [_row(name, make, bar, path, 1 if tiny else ROUNDS) for name, (make, bar) in ADAPTERS.items()]
 
 

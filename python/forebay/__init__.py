@@ -100,7 +100,7 @@ _HOMES = {
 }
 
 # Modules that import a framework; `import forebay` imports none.
-_ADAPTERS = frozenset({"torch"})
+_ADAPTERS = frozenset({"grain", "jax", "tensorflow", "torch"})
 
 
 def __getattr__(name: str) -> Any:

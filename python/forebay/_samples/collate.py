@@ -16,6 +16,7 @@ never change in silence: dtypes are equal too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -106,6 +107,20 @@ class _Leaf:
         return array
 
 
+# Where an array begins [bytes]: JAX and TensorFlow share memory that is aligned so, and copy other.
+ALIGNMENT = 64
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any], make: Callable[..., Array] = np.empty) -> Array:
+    """Return an array that begins at a multiple of :data:`ALIGNMENT`."""
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0:
+        return make(shape, dtype)
+    memory = make(size + ALIGNMENT - 1, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def _stack(leaf: _Leaf) -> Array:
     arrays = leaf.arrays()
     first = arrays[0]
@@ -113,7 +128,7 @@ def _stack(leaf: _Leaf) -> Array:
         if array.shape != first.shape:
             leaf.differs(arrays, at)
     # With `out`, a byte order stays as it is.
-    return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
+    return np.stack(arrays, out=_aligned((len(arrays), *first.shape), first.dtype))
 
 
 def _pad(leaf: _Leaf) -> Padded | Array:
@@ -122,7 +137,7 @@ def _pad(leaf: _Leaf) -> Padded | Array:
     if first.ndim == 0:
         return _stack(leaf)
     shapes = np.array([array.shape for array in arrays], np.int64)
-    values = np.zeros((len(arrays), *shapes.max(axis=0)), first.dtype)
+    values = _aligned((len(arrays), *shapes.max(axis=0).tolist()), first.dtype, np.zeros)
     for at, array in enumerate(arrays):
         values[at][tuple(map(slice, array.shape))] = array
     return Padded(values, shapes[:, 0].copy() if first.ndim == 1 else shapes)
@@ -138,7 +153,7 @@ def _ragged(leaf: _Leaf) -> Ragged | Array:
             leaf.differs(arrays, at)
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
-    values = np.empty((int(offsets[-1]), *first.shape[1:]), first.dtype)
+    values = _aligned((int(offsets[-1]), *first.shape[1:]), first.dtype)
     return Ragged(np.concatenate(arrays, out=values), offsets)
 
 

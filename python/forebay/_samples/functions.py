@@ -202,6 +202,44 @@ class Functions:
 
     # --- batches ---
 
+    def example(self, dataset: Dataset, samples: int) -> Any:
+        """Return what a loader would deliver for a batch of copies of one sample: the first.
+
+        With ``skips`` it is the first for which that works.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Where the sample comes from.
+        samples : int
+            Samples of the batch.
+        """
+        for number in range(min(MAX_FAILED, len(dataset))):
+            try:
+                return self._example(dataset, samples, number)
+            except Exception as error:
+                if not self._skips or number + 1 == min(MAX_FAILED, len(dataset)):
+                    error.add_note(f"for the first batch of loader {self._name!r}: sample {number}")
+                    raise
+        raise option_error(f"loader {self._name!r}: expected a data set with samples, found none")
+
+    def _example(self, dataset: Dataset, samples: int, number: int) -> Any:
+        position = Position(0, 0)
+        sample = self._read(dataset, number)
+        indices = np.full(samples, number, np.int64)
+        batch = Batch()
+        batch.indices, batch.position = indices, position
+        results = []
+        if self.sample is not None:
+            results = [self._called(sample, number, self.randomness(position))] * samples
+        else:
+            shapes = {name: shape for name, (_, shape) in dataset.fields.items()}
+            batch.update(
+                (name, [value] * samples if shapes[name] is None else np.stack([value] * samples))
+                for name, value in sample.items()
+            )
+        return self.finish(results, batch, indices)
+
     def finish(self, results: list[Any], batch: Batch, indices: Indices) -> Any:
         """Make what the loader delivers of the results of the samples, or else of the batch."""
         value: Any = batch

@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-try:
-    import grain  # noqa: F401  (a source needs no name of it, but is of no use without it)
-except ImportError as error:
-    raise ImportError("forebay.grain needs Grain: pip install grain") from error
-
 from forebay.dataset import Dataset, PathLike, open
 
 __all__ = ["DataSource", "source"]
