@@ -477,9 +477,11 @@ class Loader:
             if self._order_function is not None:
                 engine.give_order(epoch, self._explicit_ids(self._order_function, epoch))
             number = engine.start(epoch, step)
-            # Only now: after a failed or interrupted start, the next one begins at the same place.
-            self._progress = progress = Progress(epoch, step, True)
-            iteration._begun(engine, number, progress)
+            progress = Progress(epoch, step, True)
+            iteration._begun(engine, number)
+            # Last, and without a call between: after a failed or interrupted start, the next one
+            # begins at the same place.
+            iteration._progress = self._progress = progress
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; a position restored within this epoch is kept.

@@ -73,22 +73,21 @@ class Pipeline:
         with self._lock:
             if works is self._works:
                 self.crew.put(work, runs)
+                work.is_queued = True
             else:
                 # Dropped by another thread; a closed loader must not start threads again.
                 work.cancel()
 
-    def wait_for(self, works: deque[Work]) -> Work:
-        """Wait for the first batch under way, and return it."""
+    def wait_for(self, works: deque[Work], timeout: float | None) -> None:
+        """Wait for the first batch under way, at most ``timeout`` seconds."""
         work = works[0]
-        if not work.is_done():
-            if not work.has_begun():
-                self._queue(works, work, 1)
-            begun = time.perf_counter()
-            try:
-                work.wait()
-            finally:
-                self.wait_s += time.perf_counter() - begun
-        return work
+        if not work.is_queued:
+            self._queue(works, work, 1)
+        begun = time.perf_counter()
+        try:
+            work.wait(timeout)
+        finally:
+            self.wait_s += time.perf_counter() - begun
 
     def drop(self) -> None:
         """Cancel what is under way; any thread may call it, also within a finalizer."""

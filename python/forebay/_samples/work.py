@@ -22,8 +22,8 @@ class Work:
     """The work for one batch. Only the thread that iterates calls the methods but :meth:`run`."""
 
     __slots__ = (
-        "_active", "_batch", "_claims", "_done", "_error", "_failed_at", "_functions", "_has_begun",
-        "_indices", "_is_cancelled", "_is_finished", "_lock", "_randomness", "_results", "_value",
+        "_active", "_batch", "_claims", "_done", "_error", "_failed_at", "_functions", "_indices",
+        "_is_cancelled", "_is_finished", "_lock", "_randomness", "_results", "_value", "is_queued",
         "position",
     )  # fmt: skip
 
@@ -38,7 +38,8 @@ class Work:
         # Threads share it: its `next` is atomic.
         self._claims = iter(range(samples))
         self._active = 0
-        self._has_begun = self._is_finished = False
+        self._is_finished = False
+        self.is_queued = False
         self._failed_at = samples
         self._error: BaseException | None = None
         self._value: Any = None
@@ -51,7 +52,6 @@ class Work:
         with self._lock:
             if self._is_finished:
                 return
-            self._has_begun = True
             self._active += 1
         if self._results:
             self._call_samples()
@@ -110,13 +110,16 @@ class Work:
         """Drop the result and the error, whose traceback refers to this work."""
         self._value = self._error = None
 
-    def wait(self) -> None:
-        """Wait for the result. A signal handler that raises leaves the work as it is."""
-        self._done.wait()
+    def restore(self, outcome: tuple[Any, BaseException | None]) -> None:
+        """Undo :meth:`forget`."""
+        self._value, self._error = outcome
 
-    def has_begun(self) -> bool:
-        """Whether a thread runs it, or has."""
-        return self._has_begun
+    def wait(self, timeout: float | None) -> None:
+        """Wait for the result, at most ``timeout`` seconds.
+
+        A signal handler that raises leaves the work as it is.
+        """
+        self._done.wait(timeout)
 
     def is_done(self) -> bool:
         """Whether :meth:`wait` returns at once."""
