@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
+from forebay import _native
 from forebay._core import option_error
 from forebay._samples.functions import check_function
 from forebay.options import Resolved, Strategy
@@ -40,8 +40,12 @@ def check_given(*, sample: object, batch: object, **others: Any) -> None:
 
 
 def cores_of_rank(local_ranks: int) -> int:
-    """Return the number of cores that this rank may use: its part of those of the process."""
-    return max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    """Return the number of cores that this rank may use: its part of those of the process.
+
+    Those are the cores of its affinity mask, or as many as the CPU quotas of its control groups pay
+    for.
+    """
+    return max(1, _native.cores() // local_ranks)
 
 
 def prefetch_for(options: Resolved, batch_buffers: int) -> int:
