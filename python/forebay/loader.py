@@ -170,10 +170,11 @@ class Loader:
         Function of a :class:`Batch`, or of the collated results of ``sample``; the loader delivers
         what it returns. With ``sample``, ``threads`` or ``prefetch``, threads call it ahead of the
         script, for several batches at once; else the script's own thread does.
-    collate : {"stack", "pad", "list", "ragged"} or function
+    collate : {"stack", "pad", "list", "ragged"}, mapping or function
         How the results of ``sample`` become a batch. ``stack``: arrays of equal shapes become one.
-        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A function takes the
-        list of results. Default ``"stack"``.
+        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A mapping has one of
+        them for each field, position or name of the results; ``...`` stands for all others. A
+        function takes the list of results. Default ``"stack"``.
     threads : int
         Threads that call ``sample`` and ``batch``, 1 to 1024. Default: the cores of this rank.
     prefetch : int
@@ -223,7 +224,7 @@ class Loader:
         checksums: bool | None = None,
         sample: Callable[..., Any] | None = None,
         batch: Callable[[Any], Any] | None = None,
-        collate: str | Callable[[list[Any]], Any] | None = None,
+        collate: str | Mapping[Any, Any] | Callable[[list[Any]], Any] | None = None,
         threads: int | None = None,
         prefetch: int | None = None,
         timeout: float | None = None,

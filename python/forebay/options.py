@@ -509,9 +509,30 @@ def _from_to(least: int, most: int) -> Callable[[str, object], int]:
     return read
 
 
-def _collate(origin: str, value: object) -> str | Callable[[list[Any]], Any]:
-    """Accept a name or a function."""
+def _collate(origin: str, value: object) -> str | Mapping[Any, Any] | Callable[[list[Any]], Any]:
+    """Accept a name, a mapping of fields, ``image=stack,boxes=ragged``, or a function."""
+    if isinstance(value, str) and "=" in value:
+        pairs = [part.partition("=") for part in value.split(",")]
+        value = {key.strip(): how.strip() for key, _, how in pairs}
+        value = {int(key) if key.isdecimal() else key: how for key, how in value.items()}
+    if isinstance(value, Mapping):
+        if not value:
+            raise option_error(f"{origin}: expected a field, found an empty mapping")
+        return {
+            ... if key == "*" else key: _field_collate(f"{origin}: {key}", one) for key, one in value.items()
+        }
     return value if callable(value) else _choice(origin, value, COLLATES)
+
+
+def _field_collate(origin: str, value: object) -> str | Mapping[Any, Any]:
+    if callable(value):
+        raise option_error(
+            f"{origin}: expected one of {', '.join(COLLATES)}, found a function",
+            "a function takes the whole results: collate=function",
+        )
+    found = _collate(origin, value)
+    assert not callable(found)
+    return found
 
 
 # Arguments of other loaders, with the option of Forebay that has their meaning.

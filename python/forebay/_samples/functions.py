@@ -17,7 +17,7 @@ import numpy as np
 
 from forebay._core import ForebayError, option_error
 from forebay._iteration import Batch, BatchTuple, Indices, Position
-from forebay._samples.collate import collate
+from forebay._samples.collate import How, collate, collate_name
 from forebay._samples.rng import Randomness
 from forebay.dataset import Dataset
 
@@ -87,7 +87,7 @@ class Functions:
     ----------
     sample : function or None
         Function of a sample.
-    how : str or function
+    how : str, mapping or function
         The option ``collate``.
     batch : function or None
         Function of a batch.
@@ -102,7 +102,7 @@ class Functions:
     def __init__(
         self,
         sample: SampleFunction | None,
-        how: str | Callable[[list[Any]], Any],
+        how: How,
         batch: Callable[[Any], Any] | None,
         *,
         name: str,
@@ -129,7 +129,7 @@ class Functions:
 
     def collate_name(self) -> str:
         """Return the option ``collate`` as text."""
-        return self._how if isinstance(self._how, str) else "function"
+        return collate_name(self._how)
 
     def bad_samples(self) -> dict[int, str]:
         """Return the reasons of samples that were replaced, by id."""
@@ -218,7 +218,7 @@ class Functions:
             raise
 
     def _collated(self, results: list[Any], indices: Indices) -> Any:
-        if not isinstance(self._how, str):
+        if callable(self._how):
             return self._how(results)
         # A part of a rank can be empty (`last="short"`), which does not say what fields there are.
         return collate(self._how, results, indices.tolist()) if results else {}
