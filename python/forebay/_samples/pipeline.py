@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 
 from forebay._iteration import Batch
 from forebay._samples.crew import Crew
@@ -33,6 +34,7 @@ class Pipeline:
         self.has_warned = False
         """Whether the user was warned of a replaced sample."""
         self.crew = Crew(f"forebay-{name}")
+        self.processes = functions.processes
         # Reentrant: the collector may drop an iteration at any place.
         self._lock = threading.RLock()
         self._has_warned_of_threads = False
@@ -40,7 +42,12 @@ class Pipeline:
         """How long the script has waited for functions [s]."""
 
     def set_size(self, threads: int, prefetch: int) -> None:
-        """Set the number of threads, and of batches ahead, while no thread runs."""
+        """Set the number of threads, and of batches ahead, while no thread runs.
+
+        With worker processes, their number decides that of threads.
+        """
+        if self.processes is not None:
+            threads = self.processes.threads
         self.threads = self.crew.size = threads
         self.prefetch = prefetch
 
@@ -97,6 +104,16 @@ class Pipeline:
             work.cancel()
 
     def close(self) -> None:
-        """Cancel what is under way and end the threads."""
+        """Cancel what is under way, and end the threads and processes."""
         self.drop()
         self.crew.stop(join=True)
+        if self.processes is not None:
+            self.processes.end()
+
+    def abandoned(self) -> Callable[[], None]:
+        """Return a function that ends threads and processes, and does not wait for that.
+
+        It refers neither to the pipeline nor to its batches.
+        """
+        crew, processes = self.crew, self.processes
+        return lambda: crew.stop(join=False, last=processes)
