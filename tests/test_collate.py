@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay._samples.collate import collate
+from forebay._samples.collate import as_array, collate
 
 
 class Pair(NamedTuple):
@@ -159,3 +159,110 @@ def test_collated_arrays_begin_where_frameworks_share_memory(how, dtype):
         assert values.flags.c_contiguous
         assert values.dtype == dtype
         assert np.array_equal(values.reshape(3, 2, 5), np.stack(results))
+
+
+# --- for each field ---
+
+
+def test_a_mapping_says_it_for_each_field():
+    results = [
+        {
+            "image": np.full((2, 2), at),
+            "boxes": np.full((at + 1, 4), at),
+            "name": object(),
+            "deep": ([at], at),
+        }
+        for at in range(3)
+    ]
+    how = {"boxes": "ragged", "name": "list", "deep": {0: "list"}}
+    batch = collate(how, results, range(3))
+    assert batch["image"].shape == (3, 2, 2)
+    assert batch["boxes"].offsets.tolist() == [0, 1, 3, 6]
+    assert batch["name"] == [one["name"] for one in results]
+    assert (batch["deep"][0], batch["deep"][1].tolist()) == ([[0], [1], [2]], [0, 1, 2])
+    others = collate({"image": "stack", ...: "list"}, results, range(3))
+    assert isinstance(others["image"], np.ndarray)
+    assert [len(one) for one in others["boxes"]] == [1, 2, 3]
+
+
+def test_parts_of_tuples_are_named_by_position_and_those_of_named_ones_by_name_too():
+    plain = [(np.zeros(at + 1), at) for at in range(3)]
+    assert collate({0: "ragged"}, plain, range(3))[0].offsets.tolist() == [0, 1, 3, 6]
+    named = [Pair(*one) for one in plain]
+    for how in ({"left": "pad"}, {0: "pad"}, {0: "pad", "right": "list"}, {...: "list", "left": "pad"}):
+        batch = collate(how, named, range(3))
+        assert type(batch) is Pair
+        assert batch.left.lengths.tolist() == [1, 2, 3]
+        assert isinstance(batch.right, list if len(how) == 2 else np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("how", "results"),
+    [
+        ({"x": "stack", "z": "list"}, [{"x": 1, "y": 2}] * 2),
+        ({2: "stack"}, [(1, 2)] * 2),
+        ({"left": "stack", 0: "list"}, [Pair(1, 2)] * 2),
+        ({"middle": "stack"}, [Pair(1, 2)] * 2),
+        ({"x": "stack"}, [1, 2]),
+        ({"x": {"y": "list"}}, [{"x": 1}] * 2),
+        ({"x": "stack"}, [{"x": 1}, {"y": 1}]),
+    ],
+)
+def test_fields_that_the_results_do_not_have_are_an_error(how, results, says):
+    with says(forebay.OptionError):
+        collate(how, results, [5, 7])
+
+
+@pytest.mark.parametrize("how", [{}, {"x": "zip"}, {"x": len}, {"x": {"y": 3}}, "x=zip", {"x": {}}])
+def test_a_wrong_mapping_is_told_when_the_loader_is_made(make, how, says):
+    with says(forebay.OptionError):
+        make(sample=len, collate=how)
+
+
+def test_a_mapping_may_stand_in_a_configuration(make, monkeypatch):
+    monkeypatch.setenv("FOREBAY_COLLATE", "0=ragged, 1=list")
+    loader = make(order="sequential", batch_size=3, sample=lambda sample: (sample["data"], "name"))
+    data, names = next(iter(loader))
+    assert data.offsets.tolist() == [0, 300, 600, 900]
+    assert names == ["name"] * 3
+    assert loader.config.per_sample.collate == "0=ragged, 1=list"
+
+
+# --- tensors ---
+
+
+class Tensor:
+    """A tensor as those of torch are, as far as collate sees it."""
+
+    def __init__(self, values, fails=None):
+        self.values, self.fails = values, fails
+
+    def __array__(self, dtype=None, copy=None):
+        if self.fails:
+            raise self.fails
+        assert copy is not True
+        return self.values
+
+    def detach(self):
+        return self
+
+
+def test_tensors_are_leaves_and_are_not_copied_before_they_are_collated(monkeypatch):
+    results = [{"x": Tensor(np.full(at + 1, at)), "y": Tensor(np.array(at))} for at in range(3)]
+    batch = collate("pad", results, range(3))
+    assert batch["x"].values.tolist() == [[0, 0, 0], [1, 1, 0], [2, 2, 2]]
+    assert batch["y"].tolist() == [0, 1, 2]
+    assert np.shares_memory(as_array(results[2]["x"]), results[2]["x"].values)
+    assert collate("list", results, range(3))["x"] == [one["x"] for one in results]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."),
+        TypeError("can't convert cuda:0 device type tensor to numpy.\nUse Tensor.cpu() to copy it first."),
+    ],
+)
+def test_a_tensor_whose_values_numpy_cannot_have_is_an_error(failure, says):
+    with says(forebay.OptionError):
+        collate("stack", [{"x": Tensor(np.zeros(2))}, {"x": Tensor(np.zeros(2), failure)}], [5, 7])

@@ -260,10 +260,20 @@ CASES = {
         linked_nodes=4,
     ),
     "per-sample": replace(
-        PLAIN, per_sample=PerSample(functions=("sample", "batch"), threads=8, prefetch=2, collate="stack")
+        PLAIN,
+        per_sample=PerSample(
+            functions=("sample", "batch"), threads=8, processes=None, prefetch=2, collate="stack"
+        ),
+    ),
+    "per-sample-in-processes": replace(
+        PLAIN,
+        per_sample=PerSample(
+            functions=("sample", "batch"), threads=16, processes=8, prefetch=2, collate="image=stack, *=list"
+        ),
     ),
     "batch-in-threads": replace(
-        PLAIN, per_sample=PerSample(functions=("batch",), threads=1, prefetch=0, collate="stack")
+        PLAIN,
+        per_sample=PerSample(functions=("batch",), threads=1, processes=None, prefetch=0, collate="stack"),
     ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4

@@ -59,7 +59,7 @@ def test_every_option_can_stand_in_the_environment():
         "checksums": ("true", True),
         "threads": ("4", 4),
         "prefetch": ("0", 0),
-        "collate": ("list", "list"),
+        "collate": ("image=stack,boxes=ragged,*=list", {"image": "stack", "boxes": "ragged", ...: "list"}),
         "timeout": ("12.5", 12.5),
         "database": ("train", "train"),
         "schema": ("raw", "raw"),
@@ -74,7 +74,8 @@ def test_every_option_can_stand_in_the_environment():
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)
     assert {name: found[name] for name in texts} == {name: value for name, (_, value) in texts.items()}
-    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch"}
+    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch", "processes"}
+    assert resolve({"processes": None}, {"FOREBAY_PROCESSES": "3"})["processes"] == 3
 
 
 def test_orders_and_strategies_with_parameters_have_a_text_form():

@@ -406,7 +406,12 @@ def _per_sample(config: Config) -> Iterator[str]:
         return
     names = " and ".join(f"{name}=" for name in work.functions)
     collated = f"; results are collated by {work.collate}" if "sample" in work.functions else ""
-    yield f"functions: {work.threads} thread(s) call {names}, up to {work.prefetch} batch(es) ahead of the script{collated}"
+    ahead = f"up to {work.prefetch} batch(es) ahead of the script{collated}"
+    if work.processes is None:
+        yield f"functions: {work.threads} thread(s) call {names}, {ahead}"
+    else:
+        others = " and call batch=" if "batch" in work.functions else ""
+        yield f"functions: {work.processes} process(es) call sample=, {work.threads} threads serve them{others}, {ahead}"
 
 
 def _fallbacks(config: Config) -> Iterator[str]:

@@ -6,6 +6,10 @@ that iterate one loader at once therefore get an error instead of each other's b
 
 The position counts delivered batches. It is one tuple in an object that the loader and the
 iteration share, so that any thread and any signal handler reads it whole.
+
+A signal handler may raise anywhere between two instructions of Python. A batch that a `next` has
+taken and not delivered is therefore always in a list of the iteration, and the next call delivers
+it; the position is that before it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
     from forebay import _native
 
-__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress", "stale"]
+__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress", "made", "stale"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -83,6 +87,14 @@ class BatchTuple(tuple[Any, ...]):
     position: Position
 
 
+def made(values: dict[str, Any], indices: Indices, place: tuple[int, int]) -> Batch:
+    """Return a batch of the engine."""
+    batch = Batch(values)
+    batch.indices = indices.copy()
+    batch.position = Position(*place)
+    return batch
+
+
 class Progress:
     """Position of a loader: epoch, step, and whether an iteration has begun in that epoch.
 
@@ -125,9 +137,11 @@ class Iteration:
     An iteration keeps no batch, so that only the caller decides when a buffer is free.
     """
 
-    __slots__ = ("_batch_function", "_engine", "_loader", "_lock", "_number", "_progress")
-    _engine: _native.Engine  # set by the first `next`, like `_number`
+    __slots__ = ("_batch_function", "_engine", "_loader", "_lock", "_number", "_progress", "_taken")
+    _engine: _native.Engine  # set by the first `next`, like the next two
     _number: int
+    # At most one batch of the engine: that of a `next` in which a signal handler raised.
+    _taken: list[Any]
     _ended_class: ClassVar[type[Iteration]]
 
     def __init__(self, loader: Owner) -> None:
@@ -145,24 +159,40 @@ class Iteration:
         if loader is None:
             raise StopIteration
         loader._check_process()  # before the lock, which a forked child may find locked
-        with self._lock:
-            if loader._progress is not self._progress:
-                self._begin(loader)
-            try:
-                taken = self._engine.next(self._number)
-            except ForebayError:
+        found = None
+        try:
+            with self._lock:
                 if loader._progress is not self._progress:
-                    self._is_stale(loader)
-                raise
-            if taken is None:
-                self._end()
-                raise StopIteration
-            values, indices, place = taken
-            batch = Batch(values)
-            batch.indices = indices.copy()
-            batch.position = position = Position(*place)
-            self._progress.place = (position.epoch, position.step + 1, True)
-        return batch if self._batch_function is None else self._batch_function(batch)
+                    self._begin(loader)
+                taken = self._taken
+                if not taken:
+                    self._take(loader)
+                if not taken:
+                    self._end()
+                    raise StopIteration
+                found = taken[0]
+                batch = made(*found)
+                epoch, step = batch.position
+                self._progress.place = (epoch, step + 1, True)
+                del taken[:]
+            if self._batch_function is None:
+                return batch
+        except BaseException:
+            if found is not None:
+                # A signal handler raised; the next call delivers the batch.
+                self._taken, self._progress.place = [found], (*found[2], True)
+            raise
+        # The function may change the batch, which is therefore not delivered again.
+        return self._batch_function(batch)
+
+    def _take(self, loader: Owner) -> None:
+        """Take the next batch from the engine; none at the end of the epoch."""
+        try:
+            self._engine.next(self._number, self._taken)
+        except ForebayError:
+            if loader._progress is not self._progress:
+                self._is_stale(loader)
+            raise
 
     def _begin(self, loader: Owner) -> None:
         """Begin the iteration, unless it had begun: then another one has taken its place."""
@@ -170,9 +200,9 @@ class Iteration:
             self._is_stale(loader)
         loader._begin(self)
 
-    def _begun(self, engine: _native.Engine, number: int, progress: Progress) -> None:
+    def _begun(self, engine: _native.Engine, number: int) -> None:
         """Take what belongs to the iteration that has begun."""
-        self._engine, self._number, self._progress = engine, number, progress
+        self._engine, self._number, self._taken = engine, number, []
 
     def _end(self) -> None:
         """End the iteration; the loader is now at the next epoch."""

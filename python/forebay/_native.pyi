@@ -24,6 +24,7 @@ __all__ = [
     "Watchdog",
     "check_strategy",
     "clear_tiers",
+    "cores",
     "limit",
     "option_expected",
     "option_words",
@@ -102,6 +103,9 @@ class Dataset:
         self, *, threads: int = 2, listed: int | None = None, progress: _Progress | None = None
     ) -> dict[str, Any]: ...
 
+# A batch: its fields, ids, and epoch and step.
+_Taken: TypeAlias = tuple[dict[str, Any], npt.NDArray[np.int64], tuple[int, int]]
+
 # Writes and checks the states of one loader; outlives its engine.
 @final
 class OrderState:
@@ -129,9 +133,11 @@ class Engine:
     @property
     def order_state(self) -> OrderState: ...
     def start(self, epoch: int, step: int) -> int: ...
-    def next(
-        self, iteration: int
-    ) -> tuple[dict[str, Any], npt.NDArray[np.int64], tuple[int, int]] | None: ...
+    # Appends the batch to `taken`: a signal handler that raises right after the call would lose a
+    # value that is returned. Appends nothing at the end of the epoch.
+    def next(self, iteration: int, taken: list[_Taken]) -> None: ...
+    # Whether `next` would return at once.
+    def is_ready(self, iteration: int) -> bool: ...
     def leave(self, iteration: int | None = None) -> None: ...
     def close(self) -> None: ...
     def give_order(self, epoch: int, ids: npt.NDArray[np.int64]) -> None: ...
@@ -167,6 +173,8 @@ class Watchdog:
     def __enter__(self) -> None: ...
     def __exit__(self, *_exception: object) -> None: ...
 
+# Cores that this process may use: its affinity mask, bounded by the CPU quotas of control groups.
+def cores() -> int: ...
 def limit(
     path: str,
     *,

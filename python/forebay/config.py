@@ -374,12 +374,14 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerSample:
-    """Functions of the user that threads call ahead of the script."""
+    """Functions of the user that threads or processes call ahead of the script."""
 
     functions: tuple[str, ...]
     """Which: ``sample``, ``batch``."""
     threads: int
-    """Threads that call them."""
+    """Threads that call them, or that hand samples to the processes and call ``batch``."""
+    processes: int | None
+    """Processes that call ``sample``; None where threads do."""
     prefetch: int
     """Batches that are worked on ahead of the script."""
     collate: str

@@ -40,7 +40,13 @@ from forebay._samples.collate import Padded, Ragged
 from forebay._samples.functions import Functions
 from forebay._samples.iteration import AheadIteration
 from forebay._samples.pipeline import Pipeline
-from forebay._samples.settings import check_given, cores_of_rank, prefetch_for, strategy_for
+from forebay._samples.settings import (
+    check_given,
+    cores_of_rank,
+    prefetch_for,
+    processes_for,
+    strategy_for,
+)
 from forebay.config import Config, PerSample, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
@@ -170,12 +176,17 @@ class Loader:
         Function of a :class:`Batch`, or of the collated results of ``sample``; the loader delivers
         what it returns. With ``sample``, ``threads`` or ``prefetch``, threads call it ahead of the
         script, for several batches at once; else the script's own thread does.
-    collate : {"stack", "pad", "list", "ragged"} or function
+    collate : {"stack", "pad", "list", "ragged"}, mapping or function
         How the results of ``sample`` become a batch. ``stack``: arrays of equal shapes become one.
-        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A function takes the
-        list of results. Default ``"stack"``.
+        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A mapping has one of
+        them for each field, position or name of the results; ``...`` stands for all others. A
+        function takes the list of results. Default ``"stack"``.
     threads : int
         Threads that call ``sample`` and ``batch``, 1 to 1024. Default: the cores of this rank.
+    processes : int
+        Processes that call ``sample`` instead of threads, 1 to 256, for functions that hold the
+        interpreter lock. ``sample`` is a function of a module, or of a script that is guarded by
+        ``if __name__ == "__main__"``. Default: none.
     prefetch : int
         Batches that are worked on ahead of the script, 0 to 60. Default 2, or fewer where the
         loader has few batch buffers.
@@ -223,15 +234,23 @@ class Loader:
         checksums: bool | None = None,
         sample: Callable[..., Any] | None = None,
         batch: Callable[[Any], Any] | None = None,
-        collate: str | Callable[[list[Any]], Any] | None = None,
+        collate: str | Mapping[Any, Any] | Callable[[list[Any]], Any] | None = None,
         threads: int | None = None,
+        processes: int | None = None,
         prefetch: int | None = None,
         timeout: float | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
             raise unknown_option(next(iter(unknown)))
-        check_given(sample=sample, batch=batch, collate=collate, threads=threads, prefetch=prefetch)
+        check_given(
+            sample=sample,
+            batch=batch,
+            collate=collate,
+            threads=threads,
+            processes=processes,
+            prefetch=prefetch,
+        )
         explicit = world if isinstance(world, World) else None
         self._options = resolve(
             {
@@ -251,6 +270,7 @@ class Loader:
                 "bad_samples": bad_samples,
                 "checksums": checksums,
                 "threads": threads,
+                "processes": processes,
                 "prefetch": prefetch,
                 "collate": collate,
                 "timeout": timeout,
@@ -292,10 +312,11 @@ class Loader:
             name=self.name,
             seed=self._options["seed"],
             skips=self._options["bad_samples"] == "skip",
+            processes=processes_for(self._options, sample),
         )
         pipeline = Pipeline(functions, self.name)
         # When the loader is collected; it does not wait for functions under way.
-        weakref.finalize(self, pipeline.crew.stop, join=False)
+        weakref.finalize(self, pipeline.abandoned())
         return pipeline
 
     def _order_facts(self, order: Order) -> dict[str, Any]:
@@ -438,6 +459,7 @@ class Loader:
         return PerSample(
             functions=pipeline.functions.names(),
             threads=pipeline.threads,
+            processes=None if pipeline.processes is None else pipeline.processes.number,
             prefetch=pipeline.prefetch,
             collate=pipeline.functions.collate_name(),
         )
@@ -477,9 +499,11 @@ class Loader:
             if self._order_function is not None:
                 engine.give_order(epoch, self._explicit_ids(self._order_function, epoch))
             number = engine.start(epoch, step)
-            # Only now: after a failed or interrupted start, the next one begins at the same place.
-            self._progress = progress = Progress(epoch, step, True)
-            iteration._begun(engine, number, progress)
+            progress = Progress(epoch, step, True)
+            iteration._begun(engine, number)
+            # Last, and without a call between: after a failed or interrupted start, the next one
+            # begins at the same place.
+            iteration._progress = self._progress = progress
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; a position restored within this epoch is kept.

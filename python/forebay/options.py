@@ -509,9 +509,30 @@ def _from_to(least: int, most: int) -> Callable[[str, object], int]:
     return read
 
 
-def _collate(origin: str, value: object) -> str | Callable[[list[Any]], Any]:
-    """Accept a name or a function."""
+def _collate(origin: str, value: object) -> str | Mapping[Any, Any] | Callable[[list[Any]], Any]:
+    """Accept a name, a mapping of fields, ``image=stack,boxes=ragged``, or a function."""
+    if isinstance(value, str) and "=" in value:
+        pairs = [part.partition("=") for part in value.split(",")]
+        value = {key.strip(): how.strip() for key, _, how in pairs}
+        value = {int(key) if key.isdecimal() else key: how for key, how in value.items()}
+    if isinstance(value, Mapping):
+        if not value:
+            raise option_error(f"{origin}: expected a field, found an empty mapping")
+        return {
+            ... if key == "*" else key: _field_collate(f"{origin}: {key}", one) for key, one in value.items()
+        }
     return value if callable(value) else _choice(origin, value, COLLATES)
+
+
+def _field_collate(origin: str, value: object) -> str | Mapping[Any, Any]:
+    if callable(value):
+        raise option_error(
+            f"{origin}: expected one of {', '.join(COLLATES)}, found a function",
+            "a function takes the whole results: collate=function",
+        )
+    found = _collate(origin, value)
+    assert not callable(found)
+    return found
 
 
 # Arguments of other loaders, with the option of Forebay that has their meaning.
@@ -521,10 +542,10 @@ _ELSEWHERE: Mapping[str, str] = {
     "each rank gets its part of them",
     "batch_sampler": "order= takes a function of the epoch that returns sample ids (forebay.Given)",
     "num_workers": "leave it out: threads of the engine read ahead, in no other process; threads=n is the number of "
-    "threads that call sample= and batch=",
-    "persistent_workers": "leave it out: the threads that read live as long as the loader",
-    "worker_init_fn": "leave it out: there are no worker processes",
-    "multiprocessing_context": "leave it out: there are no worker processes",
+    "threads that call sample= and batch=, processes=n that of processes that call sample=",
+    "persistent_workers": "leave it out: threads and processes live as long as the loader",
+    "worker_init_fn": "leave it out: sample= may be an object that prepares itself in its first call",
+    "multiprocessing_context": "leave it out: processes=n starts new programs, as spawn does",
     "prefetch_factor": "prefetch=n is the number of batches on which sample= and batch= work ahead; "
     "memory= bounds what is read ahead",
     "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
@@ -666,6 +687,7 @@ OPTIONS: tuple[Option, ...] = (
         "whether the checksum of every record is computed, where the format has one",
     ),
     Option("threads", None, _from_to(1, 1024), "threads that call sample= and batch="),
+    Option("processes", None, _from_to(1, 256), "processes that call sample=, instead of threads"),
     Option("prefetch", 2, _from_to(0, 60), "batches on which sample= and batch= work ahead of the script"),
     Option("collate", "stack", _collate, "how results of sample= become a batch: " + ", ".join(COLLATES)),
     Option(
@@ -758,7 +780,8 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
                 if strength == len(places) - 1:
                     of_system.add(name)
                 break
-    _one_batch_size(values, origins, strengths)
+    _one_of(("batch_size", "global_batch"), values, origins, strengths)
+    _one_of(("threads", "processes"), values, origins, strengths)
     _warn_of_misspelt(environment)
     return Resolved(values, origins, frozenset(of_system))
 
@@ -779,15 +802,15 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
                 )
 
 
-def _one_batch_size(values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]) -> None:
-    """Keep batch_size or global_batch, by the stronger source; raise where one source has both."""
-    both = ("batch_size", "global_batch")
+def _one_of(
+    both: tuple[str, str], values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]
+) -> None:
+    """Keep one of two options, by the stronger source; raise where one source has both."""
+    one, other = both
     if not all(name in strengths for name in both):
         return
-    if strengths["batch_size"] == strengths["global_batch"]:
-        raise option_error(
-            f"{origins['batch_size']} and {origins['global_batch']}: give one of them, not both"
-        )
+    if strengths[one] == strengths[other]:
+        raise option_error(f"{origins[one]} and {origins[other]}: give one of them, not both")
     weaker = max(both, key=lambda name: strengths[name])
     values[weaker] = None
     del origins[weaker]

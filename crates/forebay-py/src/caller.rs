@@ -93,10 +93,24 @@ pub(crate) fn detached<T: Send>(
     progress: Option<Py<PyAny>>,
     call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
 ) -> PyResult<T> {
+    detached_keeping(py, progress, call, |_| Ok(()))
+}
+
+/// As [`detached`]; `keep` sees a result before any exception is raised, which would lose it
+/// otherwise: a filter may turn a warning into an error.
+pub(crate) fn detached_keeping<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
+    keep: impl FnOnce(&mut T) -> PyResult<()>,
+) -> PyResult<T> {
     // Before the call: an exception of a log handler after it would lose its result.
     log::drain(py)?;
     let caller = PythonCaller::new(progress);
-    let result = py.detach(|| call(&caller));
+    let mut result = py.detach(|| call(&caller));
+    if let Ok(value) = &mut result {
+        keep(value)?;
+    }
     if let Some(raised) = caller.raised() {
         return Err(raised);
     }

@@ -6,10 +6,10 @@ use forebay_engine::{IndexedDataset, Locate, Options, Strategies};
 use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks, TokenClient};
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use crate::batch::{dtype_of, to_python};
-use crate::caller::detached;
+use crate::caller::{PythonCaller, detached, detached_keeping};
 use crate::dataset::Dataset;
 use crate::errors::raise;
 use crate::listener::Listener;
@@ -93,11 +93,17 @@ impl Engine {
         detached(py, None, |caller| self.engine.start(epoch, step, caller))
     }
 
-    fn next<'py>(&self, py: Python<'py>, iteration: u64) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        match detached(py, None, |caller| self.engine.next(iteration, caller))? {
-            Some(delivered) => to_python(py, delivered, self.engine.fields(), &self.dtypes).map(Some),
-            None => Ok(None),
-        }
+    fn next(&self, py: Python<'_>, iteration: u64, taken: &Bound<'_, PyList>) -> PyResult<()> {
+        let call = |caller: &PythonCaller| self.engine.next(iteration, caller);
+        detached_keeping(py, None, call, |delivered| match delivered.take() {
+            Some(delivered) => taken.append(to_python(py, delivered, self.engine.fields(), &self.dtypes)?),
+            None => Ok(()),
+        })?;
+        Ok(())
+    }
+
+    fn is_ready(&self, iteration: u64) -> bool {
+        self.engine.is_ready(iteration)
     }
 
     #[pyo3(signature = (iteration = None))]

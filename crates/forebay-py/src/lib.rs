@@ -29,6 +29,13 @@ use forebay_format::{Format, SchemaChoice};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+/// The cores that this process may use: those of its affinity mask, or fewer where control groups
+/// (v1 and v2) give it a smaller quota of CPU time.
+#[pyfunction]
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
@@ -46,6 +53,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<siblings::Siblings>()?;
     module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
+    module.add_function(wrap_pyfunction!(cores, module)?)?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(options::option_expected, module)?)?;
     module.add_function(wrap_pyfunction!(options::words_of_option, module)?)?;

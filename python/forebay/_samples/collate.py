@@ -12,6 +12,10 @@ a batch have the same tree, and so has the batch. At each leaf stands what becam
 
 With ``"pad"`` and ``"ragged"``, scalars are stacked. Strings and bytes are always a list. Types
 never change in silence: dtypes are equal too.
+
+A mapping says it for each field: ``{"image": "stack", "boxes": "ragged"}``. Its keys are those of
+dictionaries, positions in tuples, and names or positions in NamedTuples; its values may be mappings
+again. ``...`` stands for all other fields, which are stacked without it.
 """
 
 from __future__ import annotations
@@ -25,11 +29,13 @@ import numpy.typing as npt
 
 from forebay._core import OptionError, option_error
 
-__all__ = ["Padded", "Ragged", "collate"]
+__all__ = ["How", "Padded", "Ragged", "as_array", "collate", "collate_name", "makes_arrays"]
 
 Array = npt.NDArray[Any]
 # The keys that lead to a leaf.
 Path = tuple[str | int, ...]
+# How results become a batch; a function takes the list of results.
+How = str | Mapping[Any, Any] | Callable[[list[Any]], Any]
 
 
 class Padded(NamedTuple):
@@ -93,18 +99,42 @@ class _Leaf:
         raise self.wrong(at, found, other)
 
     def _array(self, at: int, value: Any) -> Array:
-        is_plain = type(value) is np.ndarray
-        if not is_plain and isinstance(value, list | set | dict | np.ma.MaskedArray):
-            array = None
-        else:
-            array = value if is_plain else np.asarray(value)
-        if array is None or array.dtype.hasobject:
-            raise option_error(
-                f'collate="{self.how}": {_name(self.path)}: expected an array or a number, found for sample {self.ids[at]} '
-                f"{_tree(value)}{'' if array is None else f', dtype {array.dtype}'}",
-                'return it as an array (np.asarray) or in a tuple; collate="list" or a function takes any object',
-            )
-        return array
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            return value
+        hint = (
+            'return it as an array (np.asarray) or in a tuple; collate="list" or a function takes any object'
+        )
+        array, found = None, _tree(value)
+        if not isinstance(value, list | set | dict | np.ma.MaskedArray):
+            try:
+                array = as_array(value)
+            except (TypeError, ValueError) as error:
+                found = str(error)
+                hint = "return a tensor as tensor.detach().cpu()" if hasattr(value, "detach") else hint
+            else:
+                if not array.dtype.hasobject:
+                    return array
+                found += f", dtype {array.dtype}"
+        raise option_error(
+            f'collate="{self.how}": {_name(self.path)}: expected an array or a number, found for sample {self.ids[at]} '
+            f"{found}",
+            hint,
+        )
+
+
+def as_array(value: Any) -> Array:
+    """Return an array of what has one, such as a tensor; without a copy where that is possible.
+
+    Raises
+    ------
+    TypeError
+        If its values cannot be had, as of a tensor on a GPU, or of one that requires gradients.
+    """
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        raise TypeError(f"{_tree(value)}, whose values numpy cannot have: {said}") from error
 
 
 # Where an array begins [bytes]: JAX and TensorFlow share memory that is aligned so, and copy other.
@@ -160,13 +190,13 @@ def _ragged(leaf: _Leaf) -> Ragged | Array:
 _LEAVES: Mapping[str, Callable[[_Leaf], Any]] = {"stack": _stack, "pad": _pad, "ragged": _ragged}
 
 
-def collate(how: str, results: Sequence[Any], ids: Sequence[int], path: Path = ()) -> Any:
+def collate(how: str | Mapping[Any, Any], results: Sequence[Any], ids: Sequence[int], path: Path = ()) -> Any:
     """Collate the results of at least one sample.
 
     Parameters
     ----------
-    how : str
-        ``"stack"``, ``"pad"``, ``"list"`` or ``"ragged"``.
+    how : str or mapping
+        ``"stack"``, ``"pad"``, ``"list"`` or ``"ragged"``; or which of them for which field.
     results : sequence
         What the function returned for each sample.
     ids : sequence of int
@@ -177,18 +207,27 @@ def collate(how: str, results: Sequence[Any], ids: Sequence[int], path: Path = (
     Raises
     ------
     OptionError
-        If the results do not go together; it names the field and two samples.
+        If the results do not go together; it names the field and two samples. If ``how`` has a
+        field that the results do not have.
     """
     first = results[0]
     if isinstance(first, dict):
         _check_alike(how, results, ids, path, lambda one: one.keys(), isinstance)
-        return {key: collate(how, [one[key] for one in results], ids, (*path, key)) for key in first}
+        hows = _hows(how, first, (), path)
+        return {key: collate(hows[key], [one[key] for one in results], ids, (*path, key)) for key in first}
     if isinstance(first, tuple):
         _check_alike(how, results, ids, path, len, lambda one, kind: type(one) is kind)
-        names: Iterable[str | int] = getattr(first, "_fields", range(len(first)))
+        positions = range(len(first))
+        names: Sequence[str | int] = getattr(first, "_fields", positions)
+        hows = _hows(how, names, positions if hasattr(first, "_fields") else (), path)
         columns = zip(names, zip(*results, strict=True), strict=True)
-        parts = [collate(how, column, ids, (*path, name)) for name, column in columns]
+        parts = [collate(hows[name], column, ids, (*path, name)) for name, column in columns]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    if not isinstance(how, str):
+        raise option_error(
+            f"collate=: {_name(path)}: expected the fields {_keys(how)}, found for sample {ids[0]} {_tree(first)}",
+            "the keys of collate= are fields of what sample= returns",
+        )
     if how == "list":
         return list(results)
     leaf = _Leaf(how, results, ids, path)
@@ -200,8 +239,52 @@ def collate(how: str, results: Sequence[Any], ids: Sequence[int], path: Path = (
     return _LEAVES[how](leaf)
 
 
+def _hows(
+    how: str | Mapping[Any, Any], names: Iterable[Any], positions: Sequence[int], path: Path
+) -> Mapping[Any, Any]:
+    """Return how each field is collated; ``positions`` are second names of the fields."""
+    names = list(names)
+    if isinstance(how, str):
+        return dict.fromkeys(names, how)
+    second = dict(zip(positions, names, strict=True)) if positions else {}
+    found: dict[Any, Any] = {}
+    for key, value in how.items():
+        name = second.get(key, key)
+        if key is not ... and (name not in names or name in found):
+            why = "is named twice" if name in found else f"is none of the fields {_keys(names)}"
+            raise option_error(
+                f"collate=: {_name(path)}: {key!r} {why}",
+                "the keys of collate= are fields of what sample= returns; ... stands for all others",
+            )
+        found[name] = value
+    return {name: found.get(name, how.get(..., "stack")) for name in names}
+
+
+def makes_arrays(how: How) -> bool:
+    """Whether all leaves of results become parts of arrays."""
+    if isinstance(how, Mapping):
+        return all(map(makes_arrays, how.values()))
+    return isinstance(how, str) and how != "list"
+
+
+def collate_name(how: How) -> str:
+    """Return the option ``collate=`` as text."""
+    if isinstance(how, str):
+        return how
+    if not isinstance(how, Mapping):
+        return "function"
+    parts = ((key, collate_name(value)) for key, value in how.items())
+    return ", ".join(
+        f"{'*' if key is ... else key}={f'({text})' if '=' in text else text}" for key, text in parts
+    )
+
+
+def _keys(names: Iterable[Any]) -> str:
+    return ", ".join("..." if name is ... else repr(name) for name in names) or "(none)"
+
+
 def _check_alike(
-    how: str,
+    how: str | Mapping[Any, Any],
     results: Sequence[Any],
     ids: Sequence[int],
     path: Path,
@@ -213,8 +296,9 @@ def _check_alike(
     kind = dict if isinstance(first, dict) else type(first)
     for at, one in enumerate(results):
         if not is_kind(one, kind) or parts(one) != parts(first):
+            said = f'collate="{how}"' if isinstance(how, str) else "collate="
             raise option_error(
-                f'collate="{how}": {_name(path)}: sample {ids[at]} has {_tree(one)}, sample {ids[0]} has {_tree(first)}',
+                f"{said}: {_name(path)}: sample {ids[at]} has {_tree(one)}, sample {ids[0]} has {_tree(first)}",
                 "return the same fields for each sample, or give collate= a function of the results",
             )
 

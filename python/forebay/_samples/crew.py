@@ -58,7 +58,7 @@ class Crew:
 
         Where the system refuses even the first thread, this thread runs it.
         """
-        if not self._threads:
+        if len(self._threads) < self.size and not (self._threads and self.refused):
             self._start()
         if not self._threads:
             job.run()
@@ -68,8 +68,9 @@ class Crew:
 
     def _start(self) -> None:
         _crews.add(self)
-        self._queue = SimpleQueue()
-        for number in range(self.size):
+        # A signal handler may have raised here before, when not all threads had started.
+        self._threads = [one for one in self._threads if one.ident is not None]
+        for number in range(len(self._threads), self.size):
             thread = threading.Thread(
                 target=_serve, args=(self._queue,), name=f"{self._name}-{number}", daemon=True
             )
@@ -83,14 +84,19 @@ class Crew:
                 self.refused = True
                 return
 
-    def stop(self, *, join: bool) -> None:
+    def stop(self, *, join: bool, last: Job | None = None) -> None:
         """End the threads after what is queued; with ``join``, wait for that.
 
-        A later :meth:`put` starts others.
+        One of them runs the job ``last`` before it ends; without threads, this one does. A later
+        :meth:`put` starts others.
         """
         threads, self._threads = self._threads, []
-        for _ in threads:
-            self._queue.put(None)
+        queue, self._queue = self._queue, SimpleQueue()
+        if last is not None and threads:
+            queue.put(last)
+        elif last is not None:
+            last.run()
+        queue.put(None)
         if join:
             _join(threads)
 
@@ -109,6 +115,8 @@ def _serve(queue: _Queue) -> None:
             job.run()
             # Not kept while it waits for the next one.
             del job
+        # The end of the queue is for all threads.
+        queue.put(None)
     finally:
         _living.discard(threading.current_thread())
 

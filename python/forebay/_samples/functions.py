@@ -8,76 +8,25 @@ samples is the same on any number of ranks, and after a resume. The replacement 
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from forebay._core import ForebayError, option_error
+from forebay._core import ForebayError
 from forebay._iteration import Batch, BatchTuple, Indices, Position
-from forebay._samples.collate import collate
+from forebay._samples.calling import SampleFunction, call, parameters, sample_at
+from forebay._samples.collate import How, collate, collate_name, makes_arrays
+from forebay._samples.processes import Processes, WorkerError
 from forebay._samples.rng import Randomness
 from forebay.dataset import Dataset
 
-__all__ = ["Functions", "check_function", "parameters"]
-
-SampleFunction = Callable[..., Any]
+__all__ = ["Functions"]
 
 # So many samples in a row that fail mean a broken function or broken storage, not bad samples; as
 # many as the engine takes.
 MAX_FAILED = 64
-
-_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def check_function(name: str, function: object, takes: str) -> None:
-    """Raise an OptionError unless ``function`` can be called."""
-    if not callable(function):
-        raise option_error(f"{name}=: expected a function of {takes}, found {function!r}")
-
-
-def parameters(function: SampleFunction) -> str:
-    """Return how ``sample=`` is called: ``"sample"``, ``"sample, rng"`` or ``"sample, rng="``.
-
-    A function gets a generator if it has a parameter ``rng``, or two parameters without a default.
-    A function that does not say which parameters it has gets none.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be called in one of these ways.
-    """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return "sample"
-    positional = [one for one in signature.parameters.values() if one.kind in _KINDS]
-    required = [one for one in positional if one.default is one.empty]
-    named = signature.parameters.get("rng")
-    if named is not None and named.kind not in (*_KINDS, named.KEYWORD_ONLY):
-        named = None
-    arguments: tuple[int, ...] = (0,)
-    keywords: dict[str, int] = {}
-    if named is not None and (named.kind is named.KEYWORD_ONLY or positional.index(named) > 1):
-        way, keywords = "sample, rng=", {"rng": 0}
-    elif len(required) >= 2 or (named is not None and len(positional) > 1 and positional[1] is named):
-        way, arguments = "sample, rng", (0, 0)
-    else:
-        way = "sample"
-    try:
-        signature.bind(*arguments, **keywords)
-    except TypeError as error:
-        raise option_error(
-            f"sample=: expected a function of a sample, or of a sample and rng; found {_shown(function)}{signature}: {error}",
-            "functools.partial or a lambda gives it its other arguments",
-        ) from None
-    return way
-
-
-def _shown(function: object) -> str:
-    return getattr(function, "__name__", type(function).__name__)
 
 
 class Functions:
@@ -87,7 +36,7 @@ class Functions:
     ----------
     sample : function or None
         Function of a sample.
-    how : str or function
+    how : str, mapping or function
         The option ``collate``.
     batch : function or None
         Function of a batch.
@@ -97,22 +46,31 @@ class Functions:
         Seed of the loader.
     skips : bool
         Whether another sample replaces one whose function raises.
+    processes : int or None
+        How many worker processes call ``sample``; None: threads of this process do.
     """
 
     def __init__(
         self,
         sample: SampleFunction | None,
-        how: str | Callable[[list[Any]], Any],
+        how: How,
         batch: Callable[[Any], Any] | None,
         *,
         name: str,
         seed: int,
         skips: bool,
+        processes: int | None = None,
     ) -> None:
         self.sample, self.batch = sample, batch
         self._way = parameters(sample) if sample is not None else ""
         self._how = how
         self._name, self._seed, self._skips = name, seed, skips
+        self.processes: Processes | None = None
+        """The worker processes, if there are any."""
+        if sample is not None and processes is not None:
+            self.processes = Processes(
+                processes, sample, self._way, loader=name, seed=seed, makes_arrays=makes_arrays(how)
+            )
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
         self._bad: dict[int, str] = {}
@@ -129,7 +87,7 @@ class Functions:
 
     def collate_name(self) -> str:
         """Return the option ``collate`` as text."""
-        return self._how if isinstance(self._how, str) else "function"
+        return collate_name(self._how)
 
     def bad_samples(self) -> dict[int, str]:
         """Return the reasons of samples that were replaced, by id."""
@@ -142,40 +100,78 @@ class Functions:
         """Return the random numbers of an epoch."""
         return Randomness(self._seed, position.epoch)
 
-    def call(self, batch: Batch, at: int, randomness: Randomness) -> tuple[Any, int]:
-        """Call ``sample=`` for one sample of a batch.
+    def chunk_samples(self, samples: int) -> int:
+        """Return how many samples of a batch a thread shall take at a time."""
+        return 1 if self.processes is None else self.processes.chunk_samples(samples)
+
+    def call(
+        self, batch: Batch, places: range, randomness: Randomness
+    ) -> tuple[list[tuple[Any, int]], BaseException | None]:
+        """Call ``sample=`` for samples of a batch.
 
         Returns
         -------
         tuple
-            The result, and the id of the sample it is of: another one if that is replaced.
+            For each sample its result, and the id of the sample it is of: another one if that is
+            replaced. They end at the first sample that fails; the error is that of this sample.
         """
-        number = int(batch.indices[at])
-        # An ellipsis makes a view of a scalar, too; a field of varying length is a list.
-        sample = {
-            name: values[at] if isinstance(values, list) else values[at, ...]
-            for name, values in batch.items()
-        }
-        try:
-            return self._called(sample, number, randomness), number
-        except Exception as error:
-            if not self._skips:
+        found: list[tuple[Any, int]] = []
+        numbers: list[int] = batch.indices[places.start : places.stop].tolist()
+        while len(found) < len(numbers):
+            rest = range(places.start + len(found), places.stop)
+            results, error = self._called(batch, rest, numbers[len(found) :], randomness)
+            found += zip(results, numbers[len(found) :], strict=False)
+            if error is None:
+                continue
+            number = numbers[len(found)]
+            if not self._skips or not isinstance(error, Exception) or isinstance(error, WorkerError):
                 error.add_note(
                     f"in sample= of loader {self._name!r}: sample {number}, epoch {batch.position.epoch}, "
                     f"step {batch.position.step}"
                 )
-                raise
+                try:
+                    return found, error
+                finally:
+                    # The traceback of the error refers to this frame.
+                    del error
             reason = f"sample= raised {type(error).__name__}: {error}"
-        return self._replacement(number, reason, randomness)
+            # Its traceback refers to the sample.
+            del error
+            try:
+                found.append(self._replacement(number, reason, batch.position.epoch, randomness))
+            except BaseException as failure:
+                return found, failure
+        return found, None
 
-    def _called(self, sample: dict[str, Any], number: int, randomness: Randomness) -> Any:
+    def _called(
+        self, batch: Batch, places: range, numbers: list[int], randomness: Randomness
+    ) -> tuple[list[Any], BaseException | None]:
+        """Call the function for samples up to the first that fails."""
         assert self.sample is not None
-        if self._way == "sample":
-            return self.sample(sample)
-        rng = randomness.of(number)
-        return self.sample(sample, rng) if self._way == "sample, rng" else self.sample(sample, rng=rng)
+        try:
+            if self.processes is not None:
+                part = slice(places.start, places.stop)
+                fields = {name: values[part] for name, values in batch.items()}
+                return self.processes.call(batch.position.epoch, numbers, fields)
+            # Threads take samples one by one.
+            sample = sample_at(batch, places.start)
+            return [call(self.sample, self._way, sample, numbers[0], randomness)], None
+        except BaseException as error:
+            return [], error
 
-    def _replacement(self, number: int, reason: str, randomness: Randomness) -> tuple[Any, int]:
+    def _called_alone(self, sample: dict[str, Any], number: int, epoch: int, randomness: Randomness) -> Any:
+        """Call the function for a sample that is in no batch."""
+        assert self.sample is not None
+        if self.processes is None:
+            return call(self.sample, self._way, sample, number, randomness)
+        results, error = self.processes.call(
+            epoch, [number], {name: [value] for name, value in sample.items()}
+        )
+        if error is not None:
+            raise error
+        return results[0]
+
+    def _replacement(self, number: int, reason: str, epoch: int, randomness: Randomness) -> tuple[Any, int]:
         with self._lock:
             self._bad.setdefault(number, reason)
             self.replaced += 1
@@ -185,7 +181,10 @@ class Functions:
         for back in range(1, min(MAX_FAILED, samples)):
             other = (number - back) % samples
             try:
-                return self._called(self._read(self._dataset, other), other, randomness), other
+                sample = self._read(self._dataset, other)
+                return self._called_alone(sample, other, epoch, randomness), other
+            except WorkerError:
+                raise
             except Exception as error:
                 last = error
         raise ForebayError(
@@ -256,7 +255,7 @@ class Functions:
             raise
 
     def _collated(self, results: list[Any], indices: Indices) -> Any:
-        if not isinstance(self._how, str):
+        if callable(self._how):
             return self._how(results)
         # A part of a rank can be empty (`last="short"`), which does not say what fields there are.
         return collate(self._how, results, indices.tolist()) if results else {}

@@ -1,9 +1,12 @@
 """The iterator of a loader that works on batches ahead of the script.
 
-It takes batches from the engine until as many are under way as ``prefetch`` allows, then waits for
-the first and delivers it. The position of the loader counts delivered batches only. What fails is
-raised at its own step, also where the engine fails at a batch that is read ahead: the batches
-before it are delivered first.
+It takes batches from the engine until as many are under way as ``prefetch`` allows, but only those
+that the engine has ready: it waits for the engine where no batch is under way. Otherwise it waits
+for the first batch under way, and takes what becomes ready in the meantime. So a batch that is
+finished is never held up by a later one.
+
+The position of the loader counts delivered batches only. What fails is raised at its own step, also
+where the engine fails at a batch that is read ahead: the batches before it are delivered first.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay._core import ForebayError
-from forebay._iteration import Batch, Indices, Iteration, Owner, Position, Progress
+from forebay._iteration import Iteration, Owner, made
 
 if TYPE_CHECKING:
     from forebay import _native
@@ -22,12 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AheadIteration"]
 
-
-def _batch(values: dict[str, Any], indices: Indices, place: tuple[int, int]) -> Batch:
-    batch = Batch(values)
-    batch.indices = indices.copy()
-    batch.position = Position(*place)
-    return batch
+# How often an iteration that waits for functions looks whether the engine has the next batch [s]: a
+# look costs some microseconds, and a batch of functions takes milliseconds.
+_LOOK_EVERY_S = 1e-3
 
 
 class AheadIteration(Iteration):
@@ -43,48 +43,99 @@ class AheadIteration(Iteration):
         self._failure: ForebayError | None = None
 
     def __next__(self) -> Any:
-        loader, pipeline = self._loader, self._pipeline
+        loader = self._loader
         if loader is None:
             raise StopIteration
         loader._check_process()  # before the lock, which a forked child may find locked
-        with self._lock:
-            if loader._progress is not self._progress:
-                self._begin(loader)
+        work = outcome = None
+        try:
+            with self._lock:
+                if loader._progress is not self._progress:
+                    self._begin(loader)
+                first = self._first(loader)
+                if first is None:
+                    self._raise_failure()
+                    self._end()
+                    raise StopIteration
+                outcome = first.outcome()
+                if outcome is None:
+                    # Another thread closed or moved the loader in the meantime.
+                    self._is_stale(loader)
+                work = first
+                self._warn_of_replaced(loader)
+                epoch, step = work.position
+                self._progress.place = (epoch, step + 1, True)
+                self._works.popleft()
+                work.forget()
+            if outcome[1] is None:
+                return outcome[0]
+        except BaseException:
+            if work is not None and outcome is not None:
+                self._put_back(work, outcome)
+            # The traceback has this frame, which must not refer to an error of a function.
+            outcome = None
+            raise
+        failure = outcome[1]
+        del outcome
+        try:
+            raise failure
+        finally:
+            del failure
+
+    def _first(self, loader: Owner) -> Work | None:
+        """Wait until the first batch under way is finished; None where no more batches come."""
+        while True:
+            self._fill(loader)
             works = self._works
-            while len(works) <= pipeline.prefetch and not self._is_exhausted and self._failure is None:
+            if not works:
+                return None
+            if works[0].is_done():
+                return works[0]
+            self._pipeline.wait_for(works, _LOOK_EVERY_S if self._wants_more() else None)
+
+    def _wants_more(self) -> bool:
+        """Whether another batch of the engine may be worked on."""
+        return (
+            len(self._works) <= self._pipeline.prefetch and not self._is_exhausted and self._failure is None
+        )
+
+    def _fill(self, loader: Owner) -> None:
+        """Take batches from the engine that are ready; wait for one if no batch is under way."""
+        works, taken = self._works, self._taken
+        if taken and works and works[-1].position == taken[0][2]:
+            # A signal handler has raised after this batch was added.
+            self._added(taken)
+        while not works or self._wants_more():
+            if not taken:
+                if works and not self._engine.is_ready(self._number):
+                    return
+                if self._failure is not None:
+                    return
                 try:
                     # Here, so that the engine's warnings name the line of the script.
-                    taken = self._engine.next(self._number)
+                    self._engine.next(self._number, taken)
                 except ForebayError as error:
                     if loader._progress is not self._progress:
                         self._is_stale(loader)
                     self._failure = error
-                    break
-                if taken is None:
-                    self._is_exhausted = True
-                else:
-                    pipeline.add(works, _batch(*taken))
-            if not works:
-                self._raise_failure()
-                self._end()
-                raise StopIteration
-            work = pipeline.wait_for(works)
-            outcome = work.outcome()
-            if outcome is None:
-                # Another thread closed or moved the loader in the meantime.
-                self._is_stale(loader)
-            works.popleft().forget()
-            epoch, step = work.position
-            self._progress.place = (epoch, step + 1, True)
-        self._warn_of_replaced(loader)
-        if (failure := outcome[1]) is not None:
-            # The traceback has this frame, which must not refer to the error.
-            del outcome
-            try:
-                raise failure
-            finally:
-                del failure
-        return outcome[0]
+                    return
+            if not taken:
+                return
+            self._pipeline.add(works, made(*taken[0]))
+            self._added(taken)
+
+    def _added(self, taken: list[Any]) -> None:
+        """Note that the batch in ``taken`` is under way."""
+        _, step = taken[0][2]
+        self._is_exhausted = step + 1 == self._engine.steps
+        del taken[:]
+
+    def _put_back(self, work: Work, outcome: tuple[Any, BaseException | None]) -> None:
+        """Let the next call deliver a batch; a signal handler or a warning has raised."""
+        work.restore(outcome)
+        if not self._works or self._works[0] is not work:
+            self._works.appendleft(work)
+        self._progress.place = (*work.position, True)
 
     def _raise_failure(self) -> None:
         """Raise what the engine raised after the last batch under way; once, as it may go on."""
@@ -108,9 +159,10 @@ class AheadIteration(Iteration):
                 stacklevel=3,
             )
 
-    def _begun(self, engine: _native.Engine, number: int, progress: Progress) -> None:
-        super()._begun(engine, number, progress)
+    def _begun(self, engine: _native.Engine, number: int) -> None:
+        super()._begun(engine, number)
         self._works = self._pipeline.renew()
+        self._is_exhausted, self._failure = False, None
 
     def _is_stale(self, loader: Owner) -> NoReturn:
         self._works = deque()

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 
 from forebay._iteration import Batch
 from forebay._samples.crew import Crew
@@ -33,6 +34,7 @@ class Pipeline:
         self.has_warned = False
         """Whether the user was warned of a replaced sample."""
         self.crew = Crew(f"forebay-{name}")
+        self.processes = functions.processes
         # Reentrant: the collector may drop an iteration at any place.
         self._lock = threading.RLock()
         self._has_warned_of_threads = False
@@ -40,7 +42,12 @@ class Pipeline:
         """How long the script has waited for functions [s]."""
 
     def set_size(self, threads: int, prefetch: int) -> None:
-        """Set the number of threads, and of batches ahead, while no thread runs."""
+        """Set the number of threads, and of batches ahead, while no thread runs.
+
+        With worker processes, their number decides that of threads.
+        """
+        if self.processes is not None:
+            threads = self.processes.threads
         self.threads = self.crew.size = threads
         self.prefetch = prefetch
 
@@ -73,22 +80,21 @@ class Pipeline:
         with self._lock:
             if works is self._works:
                 self.crew.put(work, runs)
+                work.is_queued = True
             else:
                 # Dropped by another thread; a closed loader must not start threads again.
                 work.cancel()
 
-    def wait_for(self, works: deque[Work]) -> Work:
-        """Wait for the first batch under way, and return it."""
+    def wait_for(self, works: deque[Work], timeout: float | None) -> None:
+        """Wait for the first batch under way, at most ``timeout`` seconds."""
         work = works[0]
-        if not work.is_done():
-            if not work.has_begun():
-                self._queue(works, work, 1)
-            begun = time.perf_counter()
-            try:
-                work.wait()
-            finally:
-                self.wait_s += time.perf_counter() - begun
-        return work
+        if not work.is_queued:
+            self._queue(works, work, 1)
+        begun = time.perf_counter()
+        try:
+            work.wait(timeout)
+        finally:
+            self.wait_s += time.perf_counter() - begun
 
     def drop(self) -> None:
         """Cancel what is under way; any thread may call it, also within a finalizer."""
@@ -98,6 +104,16 @@ class Pipeline:
             work.cancel()
 
     def close(self) -> None:
-        """Cancel what is under way and end the threads."""
+        """Cancel what is under way, and end the threads and processes."""
         self.drop()
         self.crew.stop(join=True)
+        if self.processes is not None:
+            self.processes.end()
+
+    def abandoned(self) -> Callable[[], None]:
+        """Return a function that ends threads and processes, and does not wait for that.
+
+        It refers neither to the pipeline nor to its batches.
+        """
+        crew, processes = self.crew, self.processes
+        return lambda: crew.stop(join=False, last=processes)

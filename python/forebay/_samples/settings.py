@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
+from forebay import _native
 from forebay._core import option_error
-from forebay._samples.functions import check_function
+from forebay._samples.calling import check_function
+from forebay._samples.portable import in_worker
 from forebay.options import Resolved, Strategy
 
-__all__ = ["check_given", "cores_of_rank", "prefetch_for", "strategy_for"]
+__all__ = ["check_given", "cores_of_rank", "prefetch_for", "processes_for", "strategy_for"]
 
 # For so many batches ahead, each loader has buffers.
 _OF_ANY_LOADER = 2
@@ -34,14 +35,36 @@ def check_given(*, sample: object, batch: object, **others: Any) -> None:
     if batch is not None:
         check_function("batch", batch, "a batch")
     for name, value in others.items():
-        if value is not None and sample is None and (batch is None or name == "collate"):
-            fitting = "sample=" if name == "collate" else "sample= or batch="
+        of_samples = name in ("collate", "processes")
+        if value is not None and sample is None and (batch is None or of_samples):
+            fitting = "sample=" if of_samples else "sample= or batch="
             raise option_error(f"{name}=: expected {fitting} beside it, found {name}={value!r} alone")
 
 
+def processes_for(options: Resolved, sample: object) -> int | None:
+    """Return how many worker processes shall call ``sample``; None for threads.
+
+    Raises
+    ------
+    OptionError
+        If this is a worker process itself.
+    """
+    processes: int | None = options["processes"] if sample is not None else None
+    if processes is not None and in_worker():
+        raise option_error(
+            f"processes={processes}: this is a worker process, which has imported the script for its function of samples",
+            'write what the script does under if __name__ == "__main__", or define the function in a module of its own',
+        )
+    return processes
+
+
 def cores_of_rank(local_ranks: int) -> int:
-    """Return the number of cores that this rank may use: its part of those of the process."""
-    return max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    """Return the number of cores that this rank may use: its part of those of the process.
+
+    Those are the cores of its affinity mask, or as many as the CPU quotas of its control groups pay
+    for.
+    """
+    return max(1, _native.cores() // local_ranks)
 
 
 def prefetch_for(options: Resolved, batch_buffers: int) -> int:

@@ -1,8 +1,9 @@
 """The work for one batch: threads take its samples one by one, the last one makes the batch.
 
 Each thread that runs the work claims the next sample that no other has, so that slow samples do not
-hold up others. Of samples that fail, the error of the first in the order of the batch is raised,
-whatever the threads do: a thread stops at samples after one that failed, never before it.
+hold up others; with worker processes, the next few. Of samples that fail, the error of the first in
+the order of the batch is raised, whatever the threads do: a thread stops at samples after one that
+failed, never before it.
 
 The batch of the engine, with its lease on a buffer, is kept until the result exists.
 """
@@ -22,8 +23,8 @@ class Work:
     """The work for one batch. Only the thread that iterates calls the methods but :meth:`run`."""
 
     __slots__ = (
-        "_active", "_batch", "_claims", "_done", "_error", "_failed_at", "_functions", "_has_begun",
-        "_indices", "_is_cancelled", "_is_finished", "_lock", "_randomness", "_results", "_value",
+        "_active", "_batch", "_done", "_error", "_failed_at", "_functions", "_indices",
+        "_is_cancelled", "_is_finished", "_lock", "_next", "_randomness", "_results", "_value", "is_queued",
         "position",
     )  # fmt: skip
 
@@ -35,10 +36,11 @@ class Work:
         self._randomness = functions.randomness(batch.position)
         samples = len(batch.indices) if functions.sample is not None else 0
         self._results: list[Any] = [None] * samples
-        # Threads share it: its `next` is atomic.
-        self._claims = iter(range(samples))
+        # The first sample that no thread has claimed.
+        self._next = 0
         self._active = 0
-        self._has_begun = self._is_finished = False
+        self._is_finished = False
+        self.is_queued = False
         self._failed_at = samples
         self._error: BaseException | None = None
         self._value: Any = None
@@ -51,7 +53,6 @@ class Work:
         with self._lock:
             if self._is_finished:
                 return
-            self._has_begun = True
             self._active += 1
         if self._results:
             self._call_samples()
@@ -70,16 +71,27 @@ class Work:
     def _call_samples(self) -> None:
         batch = self._batch
         assert batch is not None
-        for at in self._claims:
-            if self._is_cancelled or at > self._failed_at:
-                return
-            try:
-                self._results[at], number = self._functions.call(batch, at, self._randomness)
+        while places := self._claim():
+            results, error = self._functions.call(batch, places, self._randomness)
+            for at, (result, number) in enumerate(results, places.start):
+                self._results[at] = result
                 self._indices[at] = number
-            except BaseException as error:
+            if error is not None:
+                at = places.start + len(results)
                 with self._lock:
                     if at < self._failed_at:
                         self._failed_at, self._error = at, error
+            # Not kept while it waits for the next.
+            del results, error
+
+    def _claim(self) -> range:
+        """Claim the next samples for a thread; none where all are claimed or not needed."""
+        with self._lock:
+            first, samples = self._next, len(self._results)
+            if self._is_cancelled or first > self._failed_at or first >= samples:
+                return range(0)
+            self._next = min(samples, first + self._functions.chunk_samples(samples))
+            return range(first, self._next)
 
     def _finish(self) -> None:
         batch, self._batch = self._batch, None
@@ -110,13 +122,16 @@ class Work:
         """Drop the result and the error, whose traceback refers to this work."""
         self._value = self._error = None
 
-    def wait(self) -> None:
-        """Wait for the result. A signal handler that raises leaves the work as it is."""
-        self._done.wait()
+    def restore(self, outcome: tuple[Any, BaseException | None]) -> None:
+        """Undo :meth:`forget`."""
+        self._value, self._error = outcome
 
-    def has_begun(self) -> bool:
-        """Whether a thread runs it, or has."""
-        return self._has_begun
+    def wait(self, timeout: float | None) -> None:
+        """Wait for the result, at most ``timeout`` seconds.
+
+        A signal handler that raises leaves the work as it is.
+        """
+        self._done.wait(timeout)
 
     def is_done(self) -> bool:
         """Whether :meth:`wait` returns at once."""

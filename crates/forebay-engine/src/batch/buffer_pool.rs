@@ -301,6 +301,19 @@ impl<T, E> BufferPool<T, E> {
         }
     }
 
+    /// Whether [`BufferPool::take`] would return at once. If not, wakes a thread that can fill the
+    /// step now, as the consumer has use for it.
+    pub fn is_ready(&self, step: u64) -> bool {
+        let state = self.lock();
+        if state.ready.contains_key(&step) {
+            return true;
+        }
+        if state.claimers > 0 && state.next <= step && state.is_claimable(self.buffers) {
+            self.room.notify_one();
+        }
+        false
+    }
+
     /// Whether the user has held all buffers at once.
     pub fn keeps_all(&self) -> bool {
         self.lock().keeps_all
@@ -481,6 +494,30 @@ mod tests {
         ring.claim_up_to(7);
         assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 6);
         assert!(ring.claim(FIRST, NOW).is_none());
+    }
+
+    #[test]
+    fn a_question_whether_a_step_is_ready_never_makes_it_a_private_one() {
+        let ring = ring(1);
+        assert!(!ring.is_ready(5));
+        let claim = ring.claim(FIRST, NOW).unwrap();
+        assert!(!ring.is_ready(5));
+        ring.finish(&claim, Ok(50), |_| ()).unwrap();
+        assert!(ring.is_ready(5));
+        assert_eq!(ring.take(5, NOW), Taken::Item(50));
+        // The consumer holds the only buffer.
+        assert!(!ring.is_ready(6));
+        assert!(ring.claim(FIRST, NOW).is_none());
+        ring.give_back(0);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().buffer, Some(0));
+    }
+
+    #[test]
+    fn a_failed_step_is_ready() {
+        let ring = ring(1);
+        let claim = ring.claim(FIRST, NOW).unwrap();
+        ring.finish(&claim, Err("no such page".into()), |_| ()).unwrap();
+        assert!(ring.is_ready(5));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Delivers the next batch of a loader; while it waits for it, checks for failed peers.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_host::failpoint;
+use forebay_host::{failpoint, fork};
 use forebay_types::Extent;
 
 use crate::batch::buffer_pool::Taken;
@@ -118,6 +118,27 @@ impl Engine {
         }
         consumer.last_return = Some(Instant::now());
         Ok(Some(Delivered { batch, epoch, step }))
+    }
+
+    /// Whether [`Engine::next`] would return at once. If not, a thread of this rank begins to fill
+    /// the batch where a buffer is free; unlike a wait, this never makes the batch a private one.
+    #[must_use]
+    pub fn is_ready(&self, iteration: u64) -> bool {
+        if fork::in_forked_child(self.generation) {
+            return true;
+        }
+        let consumer = match self.consumer.try_lock() {
+            Ok(consumer) => consumer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread waits in `next`, or closes the loader.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let has_ended = consumer.step >= consumer.end || consumer.detached;
+        if consumer.closed || consumer.iteration != iteration || consumer.failed.is_some() || has_ended {
+            return true;
+        }
+        let Some(session) = &consumer.session else { return true };
+        self.context.buffers.ring.is_ready(consumer.step) || session.failure().is_some()
     }
 
     fn wait_for_batch(
