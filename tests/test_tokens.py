@@ -262,7 +262,7 @@ def test_files_that_contradict_the_caller_are_refused(tmp_path):
         forebay.tokens(tmp_path / "float.npy", 4)
     np.save(tmp_path / "x.npy", np.zeros(60, "i4"))
     plain = quietly(tmp_path / "x.npy", 4)
-    with pytest.raises(forebay.OptionError, match="there is no format|expected one of"):
+    with pytest.raises(forebay.OptionError, match=r"there is no format|expected one of"):
         forebay.open(path, format="tokens")
     with pytest.raises(forebay.OptionError, match="does not say where documents begin"):
         plain.document_ids([0])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay._core import ForebayError
+from forebay._core import ForebayError, option_error
 from forebay._iteration import Batch, BatchTuple, Indices, Position
 from forebay._samples.calling import SampleFunction, call, parameters, sample_at
 from forebay._samples.collate import How, collate, collate_name, makes_arrays
@@ -230,7 +230,7 @@ class Functions:
         batch.indices, batch.position = indices, position
         results = []
         if self.sample is not None:
-            results = [self._called(sample, number, self.randomness(position))] * samples
+            results = [self._called_alone(sample, number, 0, self.randomness(position))] * samples
         else:
             shapes = {name: shape for name, (_, shape) in dataset.fields.items()}
             batch.update(
