@@ -195,6 +195,15 @@ def test_results_that_have_arrays_come_as_arrays(make, says):
         next(iter(device))
 
 
+def test_the_example_of_a_batch_is_that_of_threads(make):
+    found = []
+    for name, arguments in {"threads": {"threads": 2}, "processes": {"processes": 1}}.items():
+        loader = make(name=name, sample=worker_functions.everything, **arguments)
+        found.append(flat(loader._pipeline.functions.example(loader.dataset, 3)))
+    assert found[0] == found[1]
+    assert found[0]["text"][1][0] == "sample 0"
+
+
 # --- errors ---
 
 
