@@ -159,11 +159,11 @@ def test_a_function_may_keep_the_arrays_that_it_gets(make, small_records):
 def test_shared_memory_is_used_again(make):
     loader = make(order="sequential", batch_size=50, processes=1, sample=worker_functions.views)
     list(loader)
-    lanes = loader._pipeline.processes._workers[0]._life.lanes
-    areas = [lane.area for lane in lanes]
+    pipes = loader._pipeline.processes._workers[0]._life.pipes
+    areas = [pipe.area for pipe in pipes]
     for _ in range(3):
         list(loader)
-    assert [lane.area for lane in lanes] == areas
+    assert [pipe.area for pipe in pipes] == areas
     assert None not in areas
 
 
@@ -193,6 +193,15 @@ def test_results_that_have_arrays_come_as_arrays(make, says):
     device = make(order="sequential", processes=1, sample=worker_functions.tensor_on_a_device, name="device")
     with pytest.raises(forebay.OptionError, match="cuda:0"):
         next(iter(device))
+
+
+def test_the_example_of_a_batch_is_that_of_threads(make):
+    found = []
+    for name, arguments in {"threads": {"threads": 2}, "processes": {"processes": 1}}.items():
+        loader = make(name=name, sample=worker_functions.everything, **arguments)
+        found.append(flat(loader._pipeline.functions.example(loader.dataset, 3)))
+    assert found[0] == found[1]
+    assert found[0]["text"][1][0] == "sample 0"
 
 
 # --- errors ---
@@ -357,8 +366,15 @@ def test_a_function_of_a_guarded_script_works_and_of_another_one_is_an_error(
 ):
     expected = sum(record[0] + record[1] for record in [*small_records, *small_records[:4]])
     guarded = "if __name__ == '__main__':\n    train()"
-    for before in ([], ["-m", "script"]):
-        done = run_script(tmp_path, guarded, small_lmdb, before=before)
+    spawned = (
+        "if __name__ == '__main__':\n"
+        "    from multiprocessing import get_context\n"
+        "    rank = get_context('spawn').Process(target=train)\n"
+        "    rank.start()\n"
+        "    rank.join()"
+    )
+    for end, before in ((guarded, []), (guarded, ["-m", "script"]), (spawned, [])):
+        done = run_script(tmp_path, end, small_lmdb, before=before)
         assert (done.returncode, done.stdout, done.stderr) == (0, f"{expected}\n", "")
     done = run_script(tmp_path, "train()", small_lmdb)
     assert done.returncode == 1
@@ -483,7 +499,7 @@ def test_a_function_that_never_returns_ends_with_its_program(small_lmdb, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("seconds", "samples", "lanes", "chunk"),
+    ("seconds", "samples", "pipes", "chunk"),
     [
         (None, 256, 4, 1),
         (1e-3, 256, 4, 4),
@@ -494,5 +510,5 @@ def test_a_function_that_never_returns_ends_with_its_program(small_lmdb, tmp_pat
         (1.0, 256, 4, 1),
     ],
 )
-def test_requests_take_a_few_milliseconds(seconds, samples, lanes, chunk):
-    assert chunk_samples(seconds, samples, lanes) == chunk
+def test_requests_take_a_few_milliseconds(seconds, samples, pipes, chunk):
+    assert chunk_samples(seconds, samples, pipes) == chunk

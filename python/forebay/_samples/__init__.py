@@ -6,7 +6,7 @@
 - :mod:`~forebay._samples.functions`: what the user gave, and what a sample that fails does.
 - :mod:`~forebay._samples.work`: the work for one batch, which several threads share.
 - :mod:`~forebay._samples.crew`: the threads.
-- :mod:`~forebay._samples.area`, :mod:`~forebay._samples.channel`: shared memory and messages of a
+- :mod:`~forebay._samples.area`, :mod:`~forebay._samples.pipe`: shared memory and messages of a
   worker process.
 - :mod:`~forebay._samples.portable`: what is sent to a worker process, and its errors.
 - :mod:`~forebay._samples.worker`: the program of a worker process.

@@ -216,6 +216,8 @@ class Functions:
         for number in range(min(MAX_FAILED, len(dataset))):
             try:
                 return self._example(dataset, samples, number)
+            except WorkerError:
+                raise
             except Exception as error:
                 if not self._skips or number + 1 == min(MAX_FAILED, len(dataset)):
                     error.add_note(f"for the first batch of loader {self._name!r}: sample {number}")
@@ -230,7 +232,8 @@ class Functions:
         batch.indices, batch.position = indices, position
         results = []
         if self.sample is not None:
-            results = [self._called_alone(sample, number, 0, self.randomness(position))] * samples
+            randomness = self.randomness(position)
+            results = [self._called_alone(sample, number, position.epoch, randomness)] * samples
         else:
             shapes = {name: shape for name, (_, shape) in dataset.fields.items()}
             batch.update(

@@ -45,7 +45,7 @@ class Start(NamedTuple):
     parent: int
     """Process id of the loader's process."""
     sockets: tuple[int, ...]
-    """Descriptors of the lanes."""
+    """Descriptors of the pipes."""
     arguments: list[str]
     """``sys.argv``."""
     main: tuple[str | None, str | None] | None
@@ -73,7 +73,8 @@ def packed_function(function: Callable[..., Any]) -> tuple[bytes, tuple[str | No
         raise option_error(
             f"processes=: sample= cannot be sent to another process: {function!r}: {error}", _IN_A_MODULE
         ) from error
-    if b"__main__" not in packed:
+    # The second one where this process is itself one that multiprocessing has spawned.
+    if b"__main__" not in packed and b"__mp_main__" not in packed:
         return packed, None
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)

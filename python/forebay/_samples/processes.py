@@ -1,7 +1,7 @@
 """Worker processes that call ``sample=``, as the process of the loader sees them.
 
-Each worker has two lanes, and each lane one thread of the loader at a time: while a thread takes
-results out of one lane, the worker is busy with the samples of the other. A request has several
+Each worker has two pipes, and each pipe one thread of the loader at a time: while a thread takes
+results out of one pipe, the worker is busy with the samples of the other. A request has several
 samples, so many that their functions take a few milliseconds, as a round trip costs a fraction of
 one, and threads of the loader may have to wait for the interpreter lock of the script.
 
@@ -32,12 +32,12 @@ from typing import Any
 from forebay._core import ForebayError
 from forebay._samples.area import FRAMES_AT, Packed, pack
 from forebay._samples.calling import SampleFunction
-from forebay._samples.channel import Lane, Message
+from forebay._samples.pipe import Message, Pipe
 from forebay._samples.portable import Start, packed_function
 
-__all__ = ["LANES", "Processes", "WorkerError", "chunk_samples"]
+__all__ = ["PIPES", "Processes", "WorkerError", "chunk_samples"]
 
-LANES = 2
+PIPES = 2
 """Requests of each worker that are under way."""
 
 # How long the functions of a request shall take [s]: a round trip takes 0.1 to 0.2 ms, and samples
@@ -62,7 +62,7 @@ class WorkerError(ForebayError):
     """A worker process could not start, or has died; never a bad sample."""
 
 
-def chunk_samples(seconds_per_sample: float | None, samples: int, lanes: int) -> int:
+def chunk_samples(seconds_per_sample: float | None, samples: int, pipes: int) -> int:
     """Return how many samples of a batch go into a request.
 
     Parameters
@@ -71,13 +71,13 @@ def chunk_samples(seconds_per_sample: float | None, samples: int, lanes: int) ->
         How long the function takes, if that is known [s].
     samples : int
         Samples of the batch.
-    lanes : int
+    pipes : int
         Requests that are under way at a time.
     """
     if seconds_per_sample is None:
         return 1
     fitting = int(_CHUNK_S / max(seconds_per_sample, 1e-9))
-    return max(1, min(fitting, -(-samples // lanes)))
+    return max(1, min(fitting, -(-samples // pipes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class _Life:
     """A worker process, from its start to its end."""
 
     def __init__(self, facts: _Facts) -> None:
-        self.lanes: list[Lane] = []
+        self.pipes: list[Pipe] = []
         self.is_over = False
         others: list[socket.socket] = []
         try:
             self._start(facts, others)
         except OSError as error:
-            self.close_lanes()
+            self.close_pipes()
             raise WorkerError(
                 f"loader {facts.loader!r}: a worker process cannot be started: {error}\n"
                 "hint: ulimit -u, ulimit -n and pids.max limit processes and descriptors; or ask for fewer by processes="
@@ -112,10 +112,10 @@ class _Life:
                 other.close()
 
     def _start(self, facts: _Facts, others: list[socket.socket]) -> None:
-        """Start the process; ``others`` takes its ends of the lanes."""
-        for _ in range(LANES):
+        """Start the process; ``others`` takes its ends of the pipes."""
+        for _ in range(PIPES):
             own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self.lanes.append(Lane(own))
+            self.pipes.append(Pipe(own))
             others.append(other)
         start = Start(
             parent=os.getpid(),
@@ -148,49 +148,49 @@ class _Life:
 
     def exchange(self, number: int, packed: Packed) -> tuple[Any, int] | None:
         """Send a request; return its reply and its time [ns], or None if the worker dies."""
-        lane = self.lanes[number]
+        pipe = self.pipes[number]
         try:
-            frame = lane.write(FRAMES_AT, packed)
-            assert lane.area is not None
-            lane.area.place = 0
-            lane.send(Message(frame))
-            message = self._reply(lane)
+            frame = pipe.write(FRAMES_AT, packed)
+            assert pipe.area is not None
+            pipe.area.place = 0
+            pipe.send(Message(frame))
+            message = self._reply(pipe)
         except (BrokenPipeError, ConnectionResetError):
             message = None
         if message is None:
             self.is_over = True
             return None
-        area = lane.area
+        area = pipe.area
         assert area is not None
         found = area.read(message.frame)
         if message.keeps_views:
-            lane.area = None
+            pipe.area = None
         return found, message.spent_ns
 
-    def _reply(self, lane: Lane) -> Message | None:
+    def _reply(self, pipe: Pipe) -> Message | None:
         poll = select.poll()
-        poll.register(lane.socket, select.POLLIN)
+        poll.register(pipe.socket, select.POLLIN)
         # Another process may hold the other end of the socket: one that the function has forked.
         poll.register(self._pidfd, select.POLLIN)
         poll.poll()
         try:
-            return lane.receive(socket.MSG_DONTWAIT)
+            return pipe.receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
 
     def place(self, number: int) -> int:
         """Return how far a dead worker was with a request: 0, or a sample counted from 1."""
-        area = self.lanes[number].area
+        area = self.pipes[number].area
         return 0 if area is None else area.place
 
     def end(self) -> None:
         """Let the worker end, which has no request; wait for that."""
         self.is_over = True
-        for lane in self.lanes:
+        for pipe in self.pipes:
             with contextlib.suppress(OSError):
-                lane.socket.shutdown(socket.SHUT_WR)
+                pipe.socket.shutdown(socket.SHUT_WR)
         self.wait(_END_WITHIN_S)
-        self.close_lanes()
+        self.close_pipes()
 
     def wait(self, seconds: float) -> int:
         """Wait for the end of the process, and end it if that takes longer; return its status."""
@@ -200,13 +200,13 @@ class _Life:
             self.process.kill()
             return self.process.wait()
 
-    def close_lanes(self) -> None:
-        """Close the lanes; no thread uses them any more."""
-        for lane in self.lanes:
-            lane.close()
+    def close_pipes(self) -> None:
+        """Close the pipes; no thread uses them any more."""
+        for pipe in self.pipes:
+            pipe.close()
 
     def __del__(self) -> None:
-        self.close_lanes()
+        self.close_pipes()
         if (fd := getattr(self, "_pidfd", None)) is not None:
             os.close(fd)
 
@@ -268,9 +268,9 @@ class Processes:
         self.number = number
         self._workers = [_Worker(self._facts) for _ in range(number)]
         self._free: SimpleQueue[tuple[_Worker, int]] = SimpleQueue()
-        for lane in range(LANES):
+        for at in range(PIPES):
             for worker in self._workers:
-                self._free.put((worker, lane))
+                self._free.put((worker, at))
         self._seconds_per_sample: float | None = None
         self._ending = threading.Lock()
         self._owner = os.getpid()
@@ -278,7 +278,7 @@ class Processes:
     @property
     def threads(self) -> int:
         """How many threads of the loader hand samples over."""
-        return LANES * self.number
+        return PIPES * self.number
 
     def chunk_samples(self, samples: int) -> int:
         """Return how many samples of a batch the next request shall have."""
@@ -309,12 +309,12 @@ class Processes:
             If no worker can be started.
         """
         packed = pack((epoch, list(numbers), dict(fields)))
-        worker, lane = self._free.get()
+        worker, at = self._free.get()
         try:
             for _ in range(_MAX_STARTS):
                 life = worker.life()
                 try:
-                    found = life.exchange(lane, packed)
+                    found = life.exchange(at, packed)
                 except OSError as error:
                     life.is_over = True
                     life.process.kill()
@@ -328,14 +328,14 @@ class Processes:
                     raise
                 if found is not None:
                     return self._noted(life, found)
-                if place := life.place(lane):
+                if place := life.place(at):
                     # The results of samples before it are lost; no batch will need them.
                     return [None] * (place - 1), self._died(
                         life, f"while it worked on sample {numbers[place - 1]}"
                     )
             raise self._died(life, f"before it called sample=, {_MAX_STARTS} times in a row")
         finally:
-            self._free.put((worker, lane))
+            self._free.put((worker, at))
 
     def _noted(self, life: _Life, found: tuple[Any, int]) -> tuple[list[Any], BaseException | None]:
         """Take note of how long a request took; raise if the worker could not load the function."""
@@ -373,8 +373,8 @@ class Processes:
             taken = [self._free.get() for _ in range(self.threads)]
             for worker in self._workers:
                 worker.end()
-            for lane in taken:
-                self._free.put(lane)
+            for one in taken:
+                self._free.put(one)
 
     def run(self) -> None:
         """End the workers; as the last job of a crew."""

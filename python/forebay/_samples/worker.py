@@ -1,6 +1,6 @@
 """The program of a worker process: calls ``sample=`` for the samples of requests.
 
-It serves its lanes in turn, so that the next request waits here when one is finished. It ends when
+It serves its pipes in turn, so that the next request waits here when one is finished. It ends when
 it is told to. A thread ends it when the loader's process has ended, also in the middle of a
 function. Ctrl-C is the matter of the loader's process, which ends its workers.
 """
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from forebay._core import option_error
 from forebay._samples.area import Area, Packed, Views, pack, unpack
 from forebay._samples.calling import call, sample_at
-from forebay._samples.channel import Lane, Message
+from forebay._samples.pipe import Message, Pipe
 from forebay._samples.portable import Start, enter_worker, import_main, portable
 from forebay._samples.rng import Randomness
 
@@ -43,18 +43,18 @@ def main(file: BinaryIO) -> None:
     start: Start = pickle.load(file)
     file.close()
     _end_with(start.parent)
-    lanes = {fd: Lane(socket.socket(fileno=fd)) for fd in start.sockets}
+    pipes = {fd: Pipe(socket.socket(fileno=fd)) for fd in start.sockets}
     function, failure = _load(start)
     poll = select.poll()
-    for fd in lanes:
+    for fd in pipes:
         poll.register(fd, select.POLLIN)
     # Otherwise the loader's process is gone.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while lanes:
+        while pipes:
             for fd, _ in poll.poll():
-                if not _serve(lanes[fd], start, function, failure):
+                if not _serve(pipes[fd], start, function, failure):
                     poll.unregister(fd)
-                    lanes.pop(fd).socket.close()
+                    pipes.pop(fd).socket.close()
 
 
 def _end_with(parent: int) -> None:
@@ -89,14 +89,14 @@ def _load(start: Start) -> tuple[Callable[..., Any] | None, BaseException | None
 
 
 def _serve(
-    lane: Lane, start: Start, function: Callable[..., Any] | None, failure: BaseException | None
+    pipe: Pipe, start: Start, function: Callable[..., Any] | None, failure: BaseException | None
 ) -> bool:
     """Answer a request; False if there are no more."""
-    message = lane.receive()
+    message = pipe.receive()
     if message is None:
         return False
     begun = time.perf_counter_ns()
-    area = lane.area
+    area = pipe.area
     assert area is not None
     views = area.views(message.frame)
     in_use = views.in_use
@@ -104,10 +104,10 @@ def _serve(
         packed = pack((None, failure))
     else:
         packed = _answer(area, function, start, views)
-    frame = lane.write(area.after(message.frame), packed)
+    frame = pipe.write(area.after(message.frame), packed)
     # Now nothing refers to the request but what the function has kept of it.
     del packed, views
-    lane.send(Message(frame, time.perf_counter_ns() - begun, in_use() is not None))
+    pipe.send(Message(frame, time.perf_counter_ns() - begun, in_use() is not None))
     return True
 
 

@@ -1,8 +1,8 @@
 """Messages between a loader and a worker process: where a frame is, and a memfd if it is elsewhere.
 
-A *lane* is a socket and an area. The loader writes a request into the area and sends where it is;
+A *pipe* is a socket and an area. The loader writes a request into the area and sends where it is;
 the worker writes its reply behind it. Where there is no room, the writer makes a larger area and
-sends its descriptor along. One request at a time is under way in a lane.
+sends its descriptor along. One request at a time is under way in a pipe.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from forebay._samples.area import FRAMES_AT, Area, Frame, Packed
 
-__all__ = ["Lane", "Message"]
+__all__ = ["Message", "Pipe"]
 
 _MESSAGE = struct.Struct("<QQQQ?")
 _FD = struct.Struct("i")
 
 
 class Message(NamedTuple):
-    """A frame of the area of the lane, and what a reply has beside it."""
+    """A frame of the area of the pipe, and what a reply has beside it."""
 
     frame: Frame
     spent_ns: int = 0
@@ -31,8 +31,8 @@ class Message(NamedTuple):
     """Whether the function has kept arrays of the request, so that the area is the worker's own."""
 
 
-class Lane:
-    """One end of a lane."""
+class Pipe:
+    """One end of a pipe."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
