@@ -12,12 +12,18 @@ from collections.abc import Callable
 from functools import partial
 
 from compared.jpeg import jpeg
+from compared.memory import memory
 from compared.raw import RANKS, SIZES, raw
 from sections import DIRECTORY, Row, run_sections
 from training_loaders.overhead import overhead
 
 RAW = {f"raw-{size}-{ranks}": partial(raw, size=size, ranks=ranks) for size in SIZES for ranks in RANKS}
-SECTIONS: dict[str, Callable[[bool], list[Row]]] = {"overhead": overhead, **RAW, "jpeg": jpeg}
+SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
+    "overhead": overhead,
+    **RAW,
+    "jpeg": jpeg,
+    "memory": memory,
+}
 
 
 def prepare(tiny: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,15 +24,14 @@ class Threads:
         self._function = FUNCTIONS[place.settings["function"]]
         with np.load(place.path("images.npz")) as stored:
             values, offsets = stored["values"].tobytes(), stored["offsets"].tolist()
-        self._images = [values[first:last] for first, last in zip(offsets[:-1], offsets[1:], strict=True)]
+        self._images = [values[first:last] for first, last in itertools.pairwise(offsets)]
 
     def epoch(self, number: int) -> Iterator[Any]:
         threads = self._place.settings["threads"]
         ids = self._place.ids(number)
         with ThreadPoolExecutor(threads) as pool:
             # A thread has one long call: no queue between images.
-            for part in list(pool.map(self._decode, np.array_split(ids, threads))):
-                yield part
+            yield from list(pool.map(self._decode, np.array_split(ids, threads)))
 
     def release(self) -> None:
         pass
@@ -42,7 +42,7 @@ class Threads:
 
 
 class Engine:
-    """``Dataset.read`` with ``decode=``: the engine's decoder in its own threads, nothing beside."""
+    """``Dataset.read`` with ``decode=``: the engine's decoder in its own threads."""
 
     def __init__(self, place: Place) -> None:
         image = forebay.image(size=224, resize="random-crop")  # type: ignore[attr-defined]

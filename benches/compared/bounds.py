@@ -17,7 +17,7 @@ BUFFERS = 4
 
 
 class Copy:
-    """Copies this rank's records, which are in its memory, to batch buffers: in order or shuffled."""
+    """Copies this rank's records, which are in its memory, to buffers: in order or shuffled."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -36,7 +36,7 @@ from compared.registry import Entry
 from forebay.tools.ranks import page_cache
 from sections import DIRECTORY, Row
 
-__all__ = ["compare", "prepared"]
+__all__ = ["compare", "prepared", "write_formats"]
 
 ROUNDS = 5
 COLD_ROUNDS = 3
@@ -46,7 +46,7 @@ STAYED = 0.02
 """Share of a file's pages that may stay: more is an error of the row."""
 WRITE_S = 180
 BUDGET_S = {"warm": 90, "cold": 150}
-"""Time after the start of a section in which no further round of a state begins, but for the first."""
+"""Time after the start of a section; later, only the first round of a state begins."""
 
 
 def prepared(name: str, make: Callable[[Path], None]) -> Path:
@@ -68,12 +68,12 @@ def compare(
     *,
     tiny: bool,
 ) -> list[Row]:
-    """Measure all entries; return their rows, with ratios to the best stock loader and the bounds."""
+    """Measure all entries; return rows, with ratios to the best stock loader and the bound."""
     begun = time.monotonic()
     rows = {entry.name: _row(entry, ranks) for entry in entries}
     # Those that are not installed are rows without figures.
     present = [entry for entry in entries if "status" not in rows[entry.name]]
-    _write(folder, sorted({entry.format for entry in present} & set(formats.FORMATS)))
+    write_formats(folder, sorted({entry.format for entry in present} & set(formats.FORMATS)))
     with contextlib.ExitStack() as stack:
         runners: dict[str, _Runner] = {}
         for entry in present:
@@ -234,7 +234,7 @@ def _ratios(rows: Sequence[Row], state: str) -> None:
             row[f"{state}_bound_share"] = row[key] / max(rates["bound"])
 
 
-def _write(folder: Path, names: Sequence[str]) -> None:
+def write_formats(folder: Path, names: Sequence[str]) -> None:
     """Write formats in a process of its own: frameworks are not imported here."""
     command = [sys.executable, "-m", "compared.formats", str(folder), json.dumps(list(names))]
     done = subprocess.run(

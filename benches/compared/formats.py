@@ -7,6 +7,7 @@ A format is written once: a stamp beside it says so.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import sys
 import tarfile
@@ -28,7 +29,7 @@ def samples(folder: Path) -> Samples:
         return [row.tobytes() for row in np.load(path, mmap_mode="r")]
     with np.load(folder / "images.npz") as stored:
         values, offsets = stored["values"].tobytes(), stored["offsets"]
-    return [values[first:last] for first, last in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[first:last] for first, last in itertools.pairwise(offsets)]
 
 
 def _lmdb(folder: Path, found: Samples) -> None:
@@ -67,6 +68,14 @@ def _tfrecord(folder: Path, found: Samples) -> None:
                 writer.write(sample)
 
 
+def _tfrecord_one(folder: Path, found: Samples) -> None:
+    import tensorflow
+
+    with tensorflow.io.TFRecordWriter(str(folder / "all.tfrecord")) as writer:
+        for sample in found:
+            writer.write(sample)
+
+
 def _litdata(folder: Path, found: Samples) -> None:
     from litdata.streaming.writer import BinaryWriter
 
@@ -96,6 +105,7 @@ FORMATS: dict[str, tuple[Callable[[Path, Samples], None], str]] = {
     "lmdb": (_lmdb, "samples.lmdb/data.mdb"),
     "tar": (_tar, "samples-*.tar"),
     "tfrecord": (_tfrecord, "samples-*.tfrecord"),
+    "tfrecord-one": (_tfrecord_one, "all.tfrecord"),
     "litdata": (_litdata, "litdata/*"),
     "array_record": (_array_record, "samples.arrayrecord"),
 }

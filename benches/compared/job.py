@@ -49,7 +49,7 @@ class Job:
     def __init__(
         self, loader: str, places: Sequence[Place], environment: Mapping[str, str] | None = None
     ) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "compared.rank", loader, json.dumps(place.facts())],

@@ -1,4 +1,4 @@
-"""Decoders of one JPEG with a random crop of 224 pixels: bytes and random numbers → (224, 224, 3)."""
+"""Decoders of a JPEG with a random crop: bytes and random numbers → (224, 224, 3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def crop_of(rng: np.random.Generator, width: int, height: int) -> tuple[int, int
 
 
 def simplejpeg_pillow(data: bytes, rng: np.random.Generator) -> np.ndarray:
-    """Decode by simplejpeg at the least size that the crop needs (DCT scaling); resize by Pillow."""
+    """Decode by simplejpeg at the least size that is enough (DCT scaling); resize by Pillow."""
     import simplejpeg
     from PIL import Image
 

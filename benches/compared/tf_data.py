@@ -1,4 +1,4 @@
-"""tf.data over TFRecord shards: interleaved reads, a shuffle buffer, prefetch; all tuned by itself."""
+"""tf.data over TFRecord shards: interleaved reads, a shuffle buffer, prefetch, autotuned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """torch's DataLoader over map-style datasets; workers persist.
 
-``NpyBatches`` reads a batch with one call of ``__getitems__`` and does not collate: the fastest that
-a user can write. ``LmdbRecords`` has a record per call and torch's own collation.
+``NpyBatches`` reads a batch with one call of ``__getitems__`` and does not collate: the fastest
+that a user can write. ``LmdbRecords`` has a record per call and torch's own collation.
 """
 
 from __future__ import annotations
