@@ -1,8 +1,9 @@
 """One process that iterates many small samples.
 
-``python -m compared.footprint LOADER PATH SAMPLES`` prints JSON: the time to the first batch, and the memory of the process and its workers before,
-and after each epoch. Memory is the proportional share of private and shared pages that no file
-backs (Pss_Anon and Pss_Shmem of proc(5)), so pages that a fork shares count once.
+``python -m compared.footprint LOADER PATH SAMPLES`` prints JSON: the time to the first batch, and
+the memory of the process and its workers before the first epoch and after each. Memory is the
+proportional share of private and shared pages that no file backs (Pss_Anon and Pss_Shmem of
+proc(5)), so pages that a fork shares count once.
 """
 
 from __future__ import annotations
