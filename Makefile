@@ -75,4 +75,4 @@ bench: build  ## the figures of docs/results/core.md, each as a ratio measured s
 	$(BIN)/python benches/core.py --save
 
 clean:  ## remove what was built
-	rm -rf $(VENV) .venv-frameworks target dist
+	rm -rf $(VENV) .venv-frameworks .venv-compared target dist

@@ -7,11 +7,33 @@ Usage: ``.venv-frameworks/bin/python benches/frameworks.py [--tiny] [--save] [SE
 
 from __future__ import annotations
 
-from sections import run_sections
+import os
+from collections.abc import Callable
+from functools import partial
+
+from compared.jpeg import jpeg
+from compared.memory import memory
+from compared.raw import RANKS, SIZES, raw
+from sections import DIRECTORY, Row, run_sections
 from training_loaders.overhead import overhead
 
-SECTIONS = {"overhead": overhead}
+RAW = {f"raw-{size}-{ranks}": partial(raw, size=size, ranks=ranks) for size in SIZES for ranks in RANKS}
+SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
+    "overhead": overhead,
+    **RAW,
+    "jpeg": jpeg,
+    "memory": memory,
+}
+
+
+def prepare(tiny: bool) -> bool:
+    """Let sidecars go when the data goes."""
+    cache = DIRECTORY / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    return tiny
 
 
 if __name__ == "__main__":
-    run_sections(__doc__, "frameworks", SECTIONS, {}, bool)
+    run_sections(__doc__, "frameworks", SECTIONS, {"raw": tuple(RAW)}, prepare)

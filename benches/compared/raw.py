@@ -1,0 +1,42 @@
+"""Raw records: each loader by turns, warm and cold, on one rank or four."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from compared.contest import compare, prepared
+from compared.registry import RAW
+from sections import MIB, Row
+
+__all__ = ["RANKS", "SIZES", "raw"]
+
+SIZES = {"3k": (3 * 1024, 32_768, 256), "110k": (110 * 1024, 2048, 32)}
+"""Name → bytes of a record, samples, samples of a rank's batch."""
+RANKS = (1, 4)
+STATES = ("warm", "cold")
+TINY = 8
+"""A tiny data set has that part of the samples."""
+GIB = 1 << 30
+
+
+def raw(tiny: bool, *, size: str, ranks: int) -> list[Row]:
+    """Records of one size, warm and cold, each loader by turns."""
+    record_bytes, samples, batch = SIZES[size]
+    samples //= TINY if tiny else 1
+    folder = prepared(f"raw-{size}-{samples}", lambda path: _write(path, samples, record_bytes))
+    facts = {"kind": "raw", "samples": samples, "record_bytes": record_bytes, "batch": batch}
+    found = compare(RAW, folder, facts, ranks, STATES, tiny=tiny)
+    for row in found:
+        for state in STATES:
+            if f"{state}_samples_s" in row:
+                row[f"{state}_mib_s"] = row[f"{state}_samples_s"] * record_bytes / MIB
+                row[f"{state}_cpu_s_gib"] = row[f"{state}_cpu_us_sample"] / 1e6 / record_bytes * GIB
+    return found
+
+
+def _write(folder: Path, samples: int, record_bytes: int) -> None:
+    records = np.random.default_rng(18).integers(0, 256, (samples, record_bytes), np.uint8)
+    records[:, :8] = np.arange(samples, dtype="<u8").view(np.uint8).reshape(samples, 8)
+    np.save(folder / "records.npy", records)
