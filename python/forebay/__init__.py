@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from forebay._job.world import World
     from forebay._samples.collate import Padded, Ragged
     from forebay.dataset import Dataset, open
+    from forebay.decode import Decoder, array, image
     from forebay.errors import (
         ForebayError,
         FormatError,
@@ -39,6 +40,7 @@ __all__ = [
     "BatchTuple",
     "Config",
     "Dataset",
+    "Decoder",
     "ForebayError",
     "FormatError",
     "Group",
@@ -58,6 +60,8 @@ __all__ = [
     "Tier",
     "World",
     "__version__",
+    "array",
+    "image",
     "open",
 ]
 
@@ -66,6 +70,7 @@ _HOMES = {
     "BatchTuple": "_iteration",
     "Config": "config",
     "Dataset": "dataset",
+    "Decoder": "decode",
     "ForebayError": "errors",
     "FormatError": "errors",
     "Group": "options",
@@ -85,6 +90,8 @@ _HOMES = {
     "Tier": "options",
     "World": "_job.world",
     "__version__": "_core",
+    "array": "decode",
+    "image": "decode",
     "open": "dataset",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from forebay import _native
 from forebay._core import OptionError, StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
+from forebay.decode import Decoder, decoders_json
 from forebay.options import resolve
 
 __all__ = ["Dataset", "open"]
@@ -35,6 +37,7 @@ def open(
     record_bytes: int | None = None,
     header_bytes: int = 0,
     sample_axis: int | Literal["auto"] | None = "auto",
+    decode: Mapping[str, Decoder | str] | None = None,
 ) -> Dataset:
     """Open a dataset.
 
@@ -66,6 +69,10 @@ def open(
         that a file is a shard of samples. None: no axis, so that each file is one sample whose
         fields are whole arrays. Default ``auto``: the first axis, with a warning where many files
         share one shape and nothing shows that their first axis counts samples.
+    decode : mapping, optional
+        Field name → decoder, for fields of encoded bytes (docs/decode.md): :func:`forebay.image`,
+        :func:`forebay.array`, ``"int"`` (an int64), ``"text"`` (a ``str``) or ``"json"`` (what
+        ``json.loads`` makes of it). Threads of the loader decode. Default: none.
 
     Returns
     -------
@@ -85,6 +92,8 @@ def open(
     axis = _axis(sample_axis)
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
+    if (decoders := decoders_json(decode)) is not None:
+        arguments["decode"] = decoders
     _check_text("database", options["database"] or "")
     if record_bytes is not None and options["format"] not in (None, "raw"):
         raise option_error(
@@ -199,10 +208,16 @@ class Dataset:
         return self._native.fingerprint
 
     @property
-    def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-        """Field name → (numpy dtype name, shape of one sample).
+    def decoders(self) -> dict[str, Any]:
+        """Field name → decoder, as the engine reads it; empty without ``decode=``."""
+        found: dict[str, Any] = json.loads(self._options.get("decode", "{}"))
+        return found
 
-        The shape is None where the length varies.
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
+        """Field name → (numpy dtype name, shape of one sample), after ``decode=``.
+
+        The shape is None where the length varies; dtype ``object`` stands for Python objects.
         """
         return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
 
@@ -217,6 +232,8 @@ class Dataset:
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         """Read and return one sample; for a slice, a list of samples.
+
+        It is decoded by ``decode=``; what is random is as in epoch 0 of a loader with seed 0.
 
         Raises
         ------

@@ -55,6 +55,7 @@ pub use {
     config::options::{AccessChoice, Locate, Options, OrderChoice, StrategyChoice},
     config::rules::{expected as expected_of_option, words as option_words},
     config::strategies::Strategies,
+    dataset::field_decoders::{Decoding, Delivery, FieldDecoder, FieldDecoders},
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
     dataset::{Built, INDEX_THREADS, IndexedDataset, Loaded},
     error::{Error, ErrorDetails},

@@ -185,7 +185,8 @@ class Functions:
         for back in range(1, min(MAX_FAILED, samples)):
             other = (number - back) % samples
             try:
-                return self._called(self._read(self._dataset, other), other, randomness), other
+                sample = self._read(self._dataset, other, randomness.epoch)
+                return self._called(sample, other, randomness), other
             except Exception as error:
                 last = error
         raise ForebayError(
@@ -193,11 +194,11 @@ class Functions:
             f"before it: {reason}"
         ) from last
 
-    def _read(self, dataset: Dataset, number: int) -> dict[str, Any]:
+    def _read(self, dataset: Dataset, number: int, epoch: int) -> dict[str, Any]:
         """Read a sample as a batch would have it."""
         return {
             name: np.frombuffer(bytearray(value), np.uint8) if isinstance(value, bytes) else value
-            for name, value in dataset.native.sample(number).items()
+            for name, value in dataset.native.sample(number, seed=self._seed, epoch=epoch).items()
         }
 
     # --- batches ---

@@ -34,10 +34,11 @@ class _Key(ISeedSequence):
 class Randomness:
     """Makes the generators of the samples of an epoch."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_key", "epoch")
 
     def __init__(self, seed: int, epoch: int) -> None:
         self._key = _Key(seed, epoch)
+        self.epoch = epoch
 
     def of(self, sample_id: int) -> np.random.Generator:
         """Return a new generator, at the start of the stream of this sample."""

@@ -13,6 +13,10 @@ use crate::stream_memory::staging_bytes;
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
 /// filled.
 const BUFFERS: usize = 4;
+/// How many of these are being filled.
+const FILLED_BUFFERS: usize = 2;
+/// The least number: one in the user's hands, one being filled.
+const MIN_BUFFERS: usize = 2;
 /// The same where they are small, so that short delays of a busy core are not felt.
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
@@ -130,8 +134,10 @@ impl Load<'_> {
         let mut region = self.region();
         let (min_staging, wanted_staging) = self.staging();
         let mut fits = self.size(&mut region, wanted_staging) <= memory_bytes;
-        if !fits && self.options.batch_buffers.is_none() {
-            region.buffers = 2;
+        while !fits && self.options.batch_buffers.is_none() && region.buffers > MIN_BUFFERS {
+            // Each buffer less is a thread less that decodes.
+            let decodes = self.options.decode_threads > 0;
+            region.buffers = if decodes { region.buffers - 1 } else { MIN_BUFFERS };
             fits = self.size(&mut region, wanted_staging) <= memory_bytes;
         }
         if !fits {
@@ -182,8 +188,10 @@ impl Load<'_> {
             buffer_bytes,
             buffers: match self.options.batch_buffers {
                 Some(buffers) => buffers as usize,
-                None if buffer_bytes <= SMALL_BUFFER_BYTES => SMALL_BUFFERS,
-                None => BUFFERS,
+                None => {
+                    let usual = if buffer_bytes <= SMALL_BUFFER_BYTES { SMALL_BUFFERS } else { BUFFERS };
+                    usual.max(self.options.decode_threads + BUFFERS - FILLED_BUFFERS)
+                }
             },
         }
     }
