@@ -6,7 +6,7 @@
 //!   `REDUCED_MARGIN`.
 //!
 //! Progressive images, restart markers and gray images are decoded; CMYK is converted without a
-//! profile. The orientation of EXIF and color profiles are ignored. Arithmetic coding is as in the
+//! profile. Images of unusual colors or sampling are decoded whole. The orientation of EXIF and color profiles are ignored. Arithmetic coding is as in the
 //! C library. 12 and 16 bits are errors.
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
@@ -52,11 +52,15 @@ pub(crate) fn decode(
     // In pixels of the reduced image, rounded outwards.
     let reduce = |pixels: u16| (usize::from(pixels) * eighths as usize).div_ceil(8);
     let (whole_width, whole_height) = (reduce(frame.width), reduce(frame.height));
-    let left = ((crop.left * scale).floor() as usize).min(whole_width - 1);
-    let top = ((crop.top * scale).floor() as usize).min(whole_height - 1);
-    let right = (((crop.left + crop.width) * scale).ceil() as usize).clamp(left + 1, whole_width);
-    let bottom = (((crop.top + crop.height) * scale).ceil() as usize).clamp(top + 1, whole_height);
-    let cut = frame.cut(data, (bottom * 8).div_ceil(eighths as usize));
+    let (mut left, mut top, mut right, mut bottom) = (0, 0, whole_width, whole_height);
+    let mut cut = None;
+    if frame.is_usual {
+        left = ((crop.left * scale).floor() as usize).min(whole_width - 1);
+        top = ((crop.top * scale).floor() as usize).min(whole_height - 1);
+        right = (((crop.left + crop.width) * scale).ceil() as usize).clamp(left + 1, whole_width);
+        bottom = (((crop.top + crop.height) * scale).ceil() as usize).clamp(top + 1, whole_height);
+        cut = frame.cut(data, (bottom * 8).div_ceil(eighths as usize));
+    }
     let limits = DecodeLimits { max_pixels: MAX_PIXELS, max_scans: MAX_SCANS, ..DecodeLimits::default() };
     let failed = |error: JpegError| ImageError::new("JPEG", 0, "an image", error.to_string());
     let mut decoder = Decoder::new_with_limits(cut.as_deref().unwrap_or(data), limits).map_err(failed)?;
@@ -66,7 +70,9 @@ pub(crate) fn decode(
         (_, Mode::Gray) => PixelFormat::Grayscale,
     });
     decoder.set_scale(ScalingFactor::try_new(1, 8 / eighths).map_err(failed)?);
-    decoder.set_crop_region(left, top, right - left, bottom - top);
+    if frame.is_usual {
+        decoder.set_crop_region(left, top, right - left, bottom - top);
+    }
     let image = decoder.decode_image().map_err(failed)?;
     let bytes =
         if frame.components == 4 { from_cmyk(&image.data, frame.is_adobe, spec.mode) } else { image.data };

@@ -11,6 +11,9 @@ const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
 const APP14: u8 = 0xee;
 
+/// Where an Adobe segment says how colors are transformed; 0: they are not.
+const ADOBE_TRANSFORM: usize = 11;
+
 /// What the header of a JPEG says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
@@ -19,6 +22,9 @@ pub(crate) struct Frame {
     pub(crate) components: u8,
     /// Rows of a block of the scan: 8 times the largest vertical sampling factor.
     pub(crate) unit_rows: u16,
+    /// Whether it is gray or of luminance and chrominance, in one of the usual samplings. Of others
+    /// the decoder does not crop the right part.
+    pub(crate) is_usual: bool,
     /// Whether an Adobe marker is there, whose programs store inverted inks.
     pub(crate) is_adobe: bool,
     /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
@@ -42,7 +48,7 @@ impl Frame {
         }
         let mut at = 2;
         let mut frame: Option<Self> = None;
-        let mut is_adobe = false;
+        let (mut is_adobe, mut is_rgb) = (false, false);
         loop {
             // Anything between markers is skipped, as the C library does.
             let Some(found) =
@@ -79,6 +85,7 @@ impl Frame {
                         height: u16::from_be_bytes([*h0, *h1]),
                         components: *components,
                         unit_rows: 8 * u16::from(vertical.max().unwrap_or(1).max(1)),
+                        is_usual: is_usual(rest),
                         is_adobe: false,
                         is_sequential: matches!(marker, 0xc0 | 0xc1),
                         offset: at - 2,
@@ -86,13 +93,17 @@ impl Frame {
                         scan_at: 0,
                     });
                 }
-                APP14 if segment.starts_with(b"Adobe") => is_adobe = true,
+                APP14 if segment.starts_with(b"Adobe") => {
+                    is_adobe = true;
+                    is_rgb = segment.get(ADOBE_TRANSFORM) == Some(&0);
+                }
                 SOS => {
                     let Some(frame) = frame else {
                         return wrong("header", at - 2, "a frame before its scan", "a scan".into());
                     };
                     let is_whole = segment.first() == Some(&frame.components);
                     return Ok(Self {
+                        is_usual: frame.is_usual && !(is_rgb && frame.components == 3),
                         is_adobe,
                         is_sequential: frame.is_sequential && is_whole,
                         scan_at: at + 2 + segment.len(),
@@ -121,6 +132,19 @@ impl Frame {
         let mut cut = data.to_vec();
         cut[self.height_at..self.height_at + 2].copy_from_slice(&(height as u16).to_be_bytes());
         Some(cut)
+    }
+}
+
+/// Whether components (id, sampling, table; 3 bytes each) are those of nearly all JPEGs: one, or
+/// three of which the first has 1x1, 2x1 or 2x2 samples for each of the others. Three that are named
+/// R, G and B are colors.
+fn is_usual(components: &[u8]) -> bool {
+    match components {
+        [_, _, _] => true,
+        [r, first, _, g, second, _, b, third, _] => {
+            matches!(first, 0x11 | 0x21 | 0x22) && [*second, *third] == [0x11; 2] && [*r, *g, *b] != *b"RGB"
+        }
+        _ => false,
     }
 }
 
