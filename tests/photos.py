@@ -33,9 +33,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
 
 def generator(seed: int, epoch: int, sample: int) -> np.random.Generator:
     """Return the random numbers of a sample, as docs/decode.md gives them."""
-    return np.random.Generator(
-        np.random.Philox(key=seed + 2**64 * epoch, counter=2**192 * sample + 2**128)
-    )
+    return np.random.Generator(np.random.Philox(key=seed + 2**64 * epoch, counter=2**192 * sample + 2**128))
 
 
 def random_box(
