@@ -6,8 +6,8 @@
 //!   `REDUCED_MARGIN`.
 //!
 //! Progressive images, restart markers and gray images are decoded; CMYK is converted without a
-//! profile. Images of unusual colors or sampling are decoded whole. The orientation of EXIF and color profiles are ignored. Arithmetic coding is as in the
-//! C library. 12 and 16 bits are errors.
+//! profile. Images of unusual colors or sampling are decoded whole. The orientation of EXIF and
+//! color profiles are ignored. 12 and 16 bits are errors.
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 

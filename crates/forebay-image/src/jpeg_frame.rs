@@ -116,8 +116,8 @@ impl Frame {
         }
     }
 
-    /// The image cut after the `rows` first rows, rounded up to whole blocks and one more, which the
-    /// rows above need; `None` where that is not possible, or saves nothing.
+    /// The image cut after the `rows` first rows, rounded up to whole blocks and one more, which
+    /// the rows above need; `None` where that is not possible, or saves nothing.
     ///
     /// A sequential scan has its blocks row by row, so a lower height in the header is all that it
     /// takes. The end of the image has to be there: one that is cut off is an error wherever the
@@ -136,8 +136,8 @@ impl Frame {
 }
 
 /// Whether components (id, sampling, table; 3 bytes each) are those of nearly all JPEGs: one, or
-/// three of which the first has 1x1, 2x1 or 2x2 samples for each of the others. Three that are named
-/// R, G and B are colors.
+/// three of which the first has 1x1, 2x1 or 2x2 samples for each of the others. Three that are
+/// named R, G and B are colors.
 fn is_usual(components: &[u8]) -> bool {
     match components {
         [_, _, _] => true,

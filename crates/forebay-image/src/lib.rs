@@ -5,8 +5,8 @@
 //! - `spec`: what a user asks for: size, mode, layout, how to resize.
 //! - `random`: the random numbers of a sample.
 //! - `crop`: which part of an image becomes the result.
-//! - `jpeg_frame`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at a reduced size if
-//!   that is enough.
+//! - `jpeg_frame`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at a reduced size
+//!   if that is enough.
 //! - `decoder`: puts them together, and resizes.
 //!
 //! An image is recognized by its first bytes, never by a name. Every size that an image claims is

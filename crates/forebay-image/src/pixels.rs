@@ -33,8 +33,8 @@ pub(crate) fn from_gray(bytes: &[u8], skip: usize, mode: Mode) -> Vec<u8> {
     }
 }
 
-/// Converts cyan, magenta, yellow and black, without a color profile; `inverted` as Adobe's programs
-/// write it.
+/// Converts cyan, magenta, yellow and black, without a color profile; `inverted` as Adobe's
+/// programs write it.
 pub(crate) fn from_cmyk(bytes: &[u8], inverted: bool, mode: Mode) -> Vec<u8> {
     let light = |ink: u8| u16::from(if inverted { ink } else { 255 - ink });
     let pixels = bytes.chunks_exact(4).map(|pixel| {

@@ -1,7 +1,8 @@
 //! The random numbers of a sample: a pure function of seed, epoch and sample id.
 //!
 //! They are those of `numpy.random.Generator(Philox(key=seed + 2**64 * epoch, counter=2**192 * id +
-//! 2**128))`: Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011).
+//! 2**128))`: Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC
+//! 2011).
 //! The functions of `sample=` get another range of the same sample's counters
 //! (`docs/per-sample.md`), so the two never share a number.
 
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_numpy() {
-        // g = np.random.Generator(np.random.Philox(key=7 + 2**64 * 3, counter=2**192 * 11 + 2**128))
+        // g = Generator(Philox(key=7 + 2**64 * 3, counter=2**192 * 11 + 2**128))
         let mut random = Random::new(SampleKey { seed: 7, epoch: 3, sample: 11 });
         // [int(n) for n in g.bit_generator.random_raw(6)]
         let expected: [u64; 6] = [

@@ -20,8 +20,8 @@ use crate::state::OrderState;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Engine {
     engine: forebay_engine::Engine,
-    /// The numpy types of the fields, which take longer to make than handing out a batch, and what is
-    /// delivered of each.
+    /// The numpy types of the fields, which take longer to make than handing out a batch, and what
+    /// is delivered of each.
     kinds: Vec<(Py<PyArrayDescr>, Delivery)>,
 }
 

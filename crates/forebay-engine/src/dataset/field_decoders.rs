@@ -1,8 +1,8 @@
 //! Decoders of fields: what `forebay.open(decode=)` names, applied to the fields of a data set.
 //!
-//! A decoder takes the bytes of a field as the schema yields them, and writes another field: pixels,
-//! a number, an array of fixed shape, or the same bytes once they were checked. Neither index nor
-//! fingerprint depend on it, and so neither do orders and states.
+//! A decoder takes the bytes of a field as the schema yields them, and writes another field:
+//! pixels, a number, an array of fixed shape, or the same bytes once they were checked. Index and
+//! fingerprint do not depend on it, so orders and states do not either.
 
 use std::collections::BTreeMap;
 

@@ -186,13 +186,13 @@ impl Load<'_> {
             blocks: 0,
             staging_bytes: 0,
             buffer_bytes,
-            buffers: match self.options.batch_buffers {
-                Some(buffers) => buffers as usize,
-                None => {
+            buffers: self.options.batch_buffers.map_or_else(
+                || {
                     let usual = if buffer_bytes <= SMALL_BUFFER_BYTES { SMALL_BUFFERS } else { BUFFERS };
                     usual.max(self.options.decode_threads + BUFFERS - FILLED_BUFFERS)
-                }
-            },
+                },
+                |buffers| buffers as usize,
+            ),
         }
     }
 
@@ -337,6 +337,18 @@ mod tests {
     }
 
     #[test]
+    fn each_thread_that_decodes_gets_a_buffer_where_the_budget_has_room() {
+        let decoding = ReadOptions { decode_threads: 16, ..options() };
+        let buffers = |budget: &Budget| decided(&decoding, GROUP, false, budget).unwrap().region.buffers;
+        assert_eq!(buffers(&budget(4096)), 18);
+        let least = decided(&decoding, GROUP, false, &budget(1)).unwrap_err().minimum_bytes;
+        let found: Vec<usize> = (0..40)
+            .map(|more| buffers(&Budget { asked_bytes: least + more * 8 * MIB, ..budget(0) }))
+            .collect();
+        assert!(found.is_sorted() && found.iter().any(|buffers| (3..18).contains(buffers)), "{found:?}");
+    }
+
+    #[test]
     fn a_budget_that_is_just_large_enough_works_and_one_byte_less_does_not() {
         for (kind, options) in [
             (Kind::Sequential, options()),
@@ -345,6 +357,7 @@ mod tests {
             (Kind::Shuffle, ReadOptions { coalesce: Some(4), ..options() }),
             (GROUP, ReadOptions { prefetch_windows: Some(3), ..options() }),
             (GROUP, ReadOptions { batch_buffers: Some(3), ..options() }),
+            (GROUP, ReadOptions { decode_threads: 16, ..options() }),
         ] {
             let least = decided(&options, kind, false, &budget(1)).unwrap_err();
             assert!(least.buffer_bytes + least.staging_bytes < least.minimum_bytes);
