@@ -27,13 +27,14 @@ fn main() {
         thread::scope(|scope| {
             for thread in 0..threads {
                 let images = &images;
-                scope.spawn(move || {
+                let decode = move || {
                     let (mut decoder, mut out) = (ImageDecoder::default(), vec![0; spec.bytes()]);
                     for (sample, image) in images.iter().enumerate() {
                         let key = SampleKey { seed: thread, epoch: round, sample: sample as u64 };
                         decoder.decode(image, &spec, key, &mut out).expect("an image");
                     }
-                });
+                };
+                thread::Builder::new().spawn_scoped(scope, decode).expect("a thread");
             }
         });
         (threads * images.len() as u64) as f64 / begun.elapsed().as_secs_f64()
