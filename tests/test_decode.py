@@ -229,6 +229,12 @@ def test_a_replacement_of_a_sample_function_has_the_crop_of_its_epoch(family):
     assert not np.array_equal(found[0]["jpg"][5], found[1]["jpg"][5])
 
 
+def first(dataset, batch_size):
+    """The first batch of a loader."""
+    with forebay.Loader(dataset, batch_size, order="sequential") as loader:
+        return next(iter(loader))
+
+
 # --- images ---
 
 
@@ -455,7 +461,7 @@ def test_a_broken_image_is_a_bad_sample(tmp_path, name, how):
     path = write_tar(tmp_path / "broken.tar", samples)
     dataset = forebay.open(path, decode={"jpg": forebay.image(SIZE, **how)})
     (_, offset, _) = dataset.extents(2)[1]
-    for read in (lambda: dataset[2], lambda: next(iter(forebay.Loader(dataset, 4)))):
+    for read in (lambda: dataset[2], lambda: first(dataset, 4)):
         with pytest.raises(forebay.FormatError) as caught:
             read()
         message = str(caught.value)
