@@ -17,6 +17,7 @@ from PIL import Image
 
 import forebay
 import photos
+import recordio_records
 import support
 
 SAMPLES = 24
@@ -402,6 +403,23 @@ def test_features_of_tfrecord(tmp_path):
     for number, data in enumerate(files):
         assert_close(batch["image/encoded"][number], photos.expected(data))
         assert int(np.asarray(batch["label"][number]).reshape(-1)[0]) == int(batch["text"][number]) == number
+
+
+def test_image_records_of_recordio(tmp_path):
+    files = [photos.encoded(photos.photo(number)) for number in range(6)]
+    path = tmp_path / "images.rec"
+    with path.open("wb") as out:
+        for number, data in enumerate(files):
+            record = struct.pack("<IfQQ", 0, number, number, 0) + data
+            assert recordio_records.MAGIC not in record
+            out.write(
+                recordio_records.MAGIC + struct.pack("<I", len(record)) + record + bytes(-len(record) % 4)
+            )
+    dataset = forebay.open(path, schema="image-record", decode={"data": forebay.image(SIZE)})
+    batch = first(dataset, 6)
+    assert batch["label"].tolist() == list(range(6))
+    for number, data in enumerate(files):
+        assert_close(batch["data"][number], photos.expected(data))
 
 
 # --- bad input ---
