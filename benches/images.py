@@ -15,7 +15,6 @@ The figure is the best of the rounds. Ratios of one run are what counts.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import io
 import json
@@ -82,12 +81,17 @@ def of_decoder(files: Path, threads: int) -> Callable[[], float]:
     return measure
 
 
-def of_forebay(archive: Path, stack: contextlib.ExitStack) -> Callable[[], float]:
+def of_forebay(archive: Path) -> Callable[[], float]:
     """Return what measures an epoch of a loader; its threads are the cores, at most three."""
     decode = {"jpg": forebay.image(SIZE, resize="random-crop", flip=True), "cls": "int"}
     dataset = forebay.open(archive, decode=decode)
-    loader = stack.enter_context(forebay.Loader(dataset, BATCH, order="shuffle", last="short"))
-    return lambda: epoch(loader)
+
+    def measure() -> float:
+        # One epoch, so that nothing is decoded ahead while another program is measured.
+        with forebay.Loader(dataset, BATCH, order="shuffle", last="short", epochs=1) as loader:
+            return epoch(loader)
+
+    return measure
 
 
 def of_torch(files: Path, decoder: str) -> Callable[[], float]:
@@ -144,9 +148,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     threads = min(len(os.sched_getaffinity(0)), 3)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder:
         files, archive = write_images(Path(folder), arguments.images)
-        programs = {"decoder": of_decoder(files, threads), "forebay": of_forebay(archive, stack)}
+        programs = {"decoder": of_decoder(files, threads), "forebay": of_forebay(archive)}
         if importlib.util.find_spec("torchvision"):
             for decoder in ("torchvision", "simplejpeg"):
                 if importlib.util.find_spec(decoder):
