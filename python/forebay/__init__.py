@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forebay._samples.collate import Padded, Ragged
     from forebay.config import Config
     from forebay.dataset import Dataset, open
+    from forebay.decode import Decoder, array, image
     from forebay.errors import (
         ForebayError,
         FormatError,
@@ -42,6 +43,7 @@ __all__ = [
     "BatchTuple",
     "Config",
     "Dataset",
+    "Decoder",
     "ForebayError",
     "FormatError",
     "Given",
@@ -64,6 +66,8 @@ __all__ = [
     "Weighted",
     "World",
     "__version__",
+    "array",
+    "image",
     "open",
     "tokens",
 ]
@@ -73,6 +77,7 @@ _HOMES = {
     "BatchTuple": "_iteration",
     "Config": "config",
     "Dataset": "dataset",
+    "Decoder": "decode",
     "ForebayError": "errors",
     "FormatError": "errors",
     "Given": "_given_order",
@@ -95,6 +100,8 @@ _HOMES = {
     "Weighted": "_given_order",
     "World": "_job.world",
     "__version__": "_core",
+    "array": "decode",
+    "image": "decode",
     "open": "dataset",
     "tokens": "_formats.tokens",
 }

@@ -2,9 +2,9 @@
 
 A weighted order draws the ids of an epoch with replacement: id *i* with the probability
 ``weights[i] / sum(weights)``, each draw independent of the others. The draws are those of
-``Philox(key=seed + 2**64 * epoch, counter=2**128)``: 53 bits of each word, as a fraction of the sum
-of the weights. Generators of samples have the same key and counters below 2**64 or from 2**192 on,
-so their numbers are others (:mod:`forebay._samples.rng`).
+``Philox(key=seed + 2**64 * epoch, counter=3 * 2**128)``: 53 bits of each word, as a fraction of the
+sum of the weights. Functions of samples and image decoders have the same key and other counters, so
+their numbers are others (:mod:`forebay._samples.rng`, docs/decode.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Given", "Weighted"]
 
-_COUNTER = 1 << 128
+_COUNTER = 3 << 128
 
 
 def _check_samples(order: str, samples: object) -> None:

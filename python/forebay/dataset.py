@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, over
 
 from forebay import _native
 from forebay._core import StorageError, option_error
+from forebay._decoded_columns import decoded_column
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay._sample_ids import SomeIds, index_error, sample_ids
 from forebay._selection import Ids, checked_ids, split_ids
+from forebay.decode import Decoder, decoders_json
 from forebay.options import resolve
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ def open(
     record_bytes: int | None = None,
     header_bytes: int = 0,
     sample_axis: int | Literal["auto"] | None = "auto",
+    decode: Mapping[str, Decoder | str] | None = None,
 ) -> Dataset:
     """Open a dataset.
 
@@ -71,6 +75,10 @@ def open(
         that a file is a shard of samples. None: no axis, so that each file is one sample whose
         fields are whole arrays. Default ``auto``: the first axis, with a warning where many files
         share one shape and nothing shows that their first axis counts samples.
+    decode : mapping, optional
+        Field name → decoder, for fields of encoded bytes (docs/decode.md): :func:`forebay.image`,
+        :func:`forebay.array`, ``"int"`` (an int64), ``"text"`` (a ``str``) or ``"json"`` (what
+        ``json.loads`` makes of it). Threads of the loader decode. Default: none.
 
     Returns
     -------
@@ -90,6 +98,8 @@ def open(
     axis = _axis(sample_axis)
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
+    if (decoders := decoders_json(decode)) is not None:
+        arguments["decode"] = decoders
     _check_text("database", options["database"] or "")
     if record_bytes is not None and options["format"] not in (None, "raw"):
         raise option_error(
@@ -205,10 +215,16 @@ class Dataset:
         return self._native.fingerprint
 
     @property
-    def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-        """Field name → (numpy dtype name, shape of one sample).
+    def decoders(self) -> dict[str, Any]:
+        """Field name → decoder, as the engine reads it; empty without ``decode=``."""
+        found: dict[str, Any] = json.loads(self._options.get("decode", "{}"))
+        return found
 
-        The shape is None where the length varies.
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
+        """Field name → (numpy dtype name, shape of one sample), after ``decode=``.
+
+        The shape is None where the length varies; dtype ``object`` stands for Python objects.
         """
         return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
 
@@ -286,6 +302,8 @@ class Dataset:
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         """Read and return one sample; for a slice, a list of samples.
 
+        It is decoded by ``decode=``; what is random is as in epoch 0 of a loader with seed 0.
+
         Raises
         ------
         IndexError
@@ -319,14 +337,16 @@ class Dataset:
         IndexError, OptionError, FormatError, StorageError
             As :meth:`read` raises them.
         """
-        return self._native.samples(sample_ids(ids, len(self), self).tolist())
+        numbers = sample_ids(ids, len(self), self).tolist()
+        return [self[number] for number in numbers] if self.decoders else self._native.samples(numbers)
 
     def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
         """Read several samples together.
 
         Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
         also where ids repeat. The files stay open. The interpreter lock is released meanwhile, and
-        Ctrl-C ends the call between two reads.
+        Ctrl-C ends the call between two reads. With ``decode=``, samples are read and decoded one by
+        one, with the random numbers of seed 0 and epoch 0.
 
         Parameters
         ----------
@@ -361,7 +381,10 @@ class Dataset:
         if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
         numbers = sample_ids(ids, len(self), self)
-        values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
+        if self.decoders:
+            values = self._read_decoded(numbers.tolist(), ragged)
+        else:
+            values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
         if ragged:
             from forebay._samples.collate import Ragged
 
@@ -374,6 +397,14 @@ class Dataset:
         batch.indices = numbers
         batch.position = None  # type: ignore[assignment]  # no batch of a loader
         return batch
+
+    def _read_decoded(self, numbers: list[int], ragged: bool) -> dict[str, Any]:
+        """Read and decode samples one by one; the fields are as those of a batch."""
+        samples = [self._native.sample(number) for number in numbers]
+        return {
+            name: decoded_column([sample[name] for sample in samples], dtype, shape, ragged)
+            for name, (dtype, shape) in self.fields.items()
+        }
 
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:

@@ -359,6 +359,7 @@ class Loader:
             "strategy": asdict(strategy_for(self._options, works_ahead=self._pipeline is not None)),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
+            "decode": self._dataset.decoders,
             "timeout_s": math.ceil(self._options["timeout"]),
             "tiers": {
                 "tiers": [tier.facts() for tier in self._options["tiers"]],

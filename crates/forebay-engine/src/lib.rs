@@ -56,6 +56,7 @@ pub use {
     config::rules::{expected as expected_of_option, words as option_words},
     config::strategies::Strategies,
     dataset::batch_read::{BatchRead, Decoded, Place},
+    dataset::field_decoders::{Decoding, Delivery, FieldDecoder, FieldDecoders},
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
     dataset::{Built, INDEX_THREADS, IndexedDataset, Loaded},
     error::{Error, ErrorDetails},

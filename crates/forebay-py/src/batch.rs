@@ -3,12 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay_engine::{Batch, Delivered, FieldPlacement};
+use forebay_engine::{Batch, Delivered, Delivery, FieldPlacement};
 use forebay_types::{Dtype, Field, Layout};
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 /// Holds a batch buffer for the views on it; dropping the last view drops the lease, which gives
 /// the buffer back.
@@ -132,20 +132,26 @@ pub(crate) fn view<'py>(
     }
 }
 
-/// Turns a batch into (fields by name, sample ids, (epoch, step)). `dtypes` are the numpy types of
-/// the fields ([`dtype_of`]).
+/// What Python gets of a value that becomes an object; the engine has checked it.
+pub(crate) fn object<'py>(py: Python<'py>, delivery: Delivery, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let text = PyString::from_bytes(py, bytes)?.into_any();
+    if delivery == Delivery::Json { py.import("json")?.call_method1("loads", (text,)) } else { Ok(text) }
+}
+
+/// Turns a batch into (fields by name, sample ids, (epoch, step)). `kinds` are the numpy types of
+/// the fields ([`dtype_of`]), and what is delivered of them.
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
     delivered: Delivered,
     fields: &[Field],
-    dtypes: &[Py<PyArrayDescr>],
+    kinds: &[(Py<PyArrayDescr>, Delivery)],
 ) -> PyResult<Bound<'py, PyTuple>> {
     let place = (delivered.epoch, delivered.step);
     let batch = Arc::new(delivered.batch);
     let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?.into_any();
     let samples = batch.samples();
     let values = PyDict::new(py);
-    for ((field, dtype), place) in fields.iter().zip(dtypes).zip(&batch.layout().places) {
+    for ((field, (dtype, delivery)), place) in fields.iter().zip(kinds).zip(&batch.layout().places) {
         let dtype = dtype.bind(py);
         let value = match *place {
             FieldPlacement::Dense { offset, .. } => {
@@ -158,6 +164,14 @@ pub(crate) fn to_python<'py>(
                 let views = PyList::empty(py);
                 for sample in 0..samples as u64 {
                     let value = batch.value(table, sample);
+                    if *delivery != Delivery::Array {
+                        let length = (value.end - value.start) as usize;
+                        // SAFETY: `value` is a range of the batch, which nothing writes to before
+                        // Python has it.
+                        let bytes = unsafe { std::slice::from_raw_parts(batch.address(value.start), length) };
+                        views.append(object(py, *delivery, bytes)?)?;
+                        continue;
+                    }
                     let mut shape = [((value.end - value.start) / item_bytes) as npyffi::npy_intp];
                     views.append(view(&lease, dtype, &mut shape, batch.address(value.start))?)?;
                 }

@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
+use forebay_engine::{Delivery, Error, FieldDecoders, Host, IndexedDataset, Loaded, offload};
 use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout};
+use forebay_image::SampleKey;
 use forebay_types::Field;
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::batch::{dtype_of, field_shape, is_record};
+use crate::batch::{dtype_of, field_shape, is_record, object};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
 use crate::{log, recipe};
@@ -51,9 +52,19 @@ impl Dataset {
 }
 
 /// Fields as (name, dtype, shape or None).
-pub(crate) fn describe_fields<'py>(py: Python<'py>, fields: &[Field]) -> PyResult<Bound<'py, PyList>> {
+///
+/// A field that becomes Python objects has dtype `object` and no axis.
+pub(crate) fn describe_fields<'py>(
+    py: Python<'py>,
+    fields: &[Field],
+    deliveries: impl Iterator<Item = Delivery>,
+) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
-    for field in fields {
+    for (field, delivery) in fields.iter().zip(deliveries) {
+        if delivery != Delivery::Array {
+            list.append((&field.name, "object", PyTuple::empty(py)))?;
+            continue;
+        }
         let shape = match field_shape(field) {
             Some(shape) => PyTuple::new(py, shape)?.into_any(),
             None => py.None().into_bound(py),
@@ -72,8 +83,8 @@ pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyRes
 #[pymethods]
 impl Dataset {
     #[new]
-    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None, tokens = None,
-                        sample_axis = "auto"))]
+    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
+                        tokens = None, sample_axis = "auto", decode = None))]
     // The binding takes what `forebay.open` does.
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -86,6 +97,7 @@ impl Dataset {
         raw: Option<&str>,
         tokens: Option<&str>,
         sample_axis: &str,
+        decode: Option<&str>,
     ) -> PyResult<Self> {
         log::prepare(py)?;
         let wrong = |error: forebay_format::Error| raise(py, &error.into());
@@ -111,9 +123,18 @@ impl Dataset {
                 other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
             },
         };
+        let decoders: FieldDecoders = decode
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| wrong_option(py, format!("decode=: {error}"), ""))?
+            .unwrap_or_default();
+        for (name, decoder) in &decoders {
+            let check = decoder.check();
+            check.map_err(|wrong| wrong_option(py, format!("decode= of field {name:?}: {wrong}"), ""))?;
+        }
         let open = move |_: &dyn Host| {
             let computer = Arc::new(forebay_recipe::KeptRecipes);
-            Ok(IndexedDataset::open(&paths, &options)?.computing_with(computer))
+            Ok(IndexedDataset::open(&paths, &options)?.computing_with(computer).decoding_with(decoders))
         };
         let source = detached(py, None, |caller| offload(caller, "a data set is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
@@ -202,26 +223,42 @@ impl Dataset {
 
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let loaded = self.loaded(py)?;
-        describe_fields(py, loaded.index.fields())
+        let decoding = self.source.decoding(&loaded.index).map_err(|error| raise(py, &error))?;
+        describe_fields(py, decoding.fields(), decoding.deliveries())
     }
 
-    fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
-        let sample = self.resolve(py, index)?;
+    #[pyo3(signature = (index, *, seed = 0, epoch = 0))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        index: i64,
+        seed: u64,
+        epoch: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let key = SampleKey { seed, epoch, sample: self.resolve(py, index)? };
         // Another thread takes longer than a read from a file system of this node, and none of
         // those stalls for ever.
         let (fields, values) = if self.source.is_known_local() {
-            detached(py, None, |caller| self.source.sample(sample, caller))?
+            detached(py, None, |caller| self.source.sample(key, caller))?
         } else {
             self.ask(py, None, "a sample is read", move |source, caller| {
                 source.is_local();
-                source.sample(sample, caller)
+                source.sample(key, caller)
             })?
         };
         let loaded = self.loaded(py)?;
+        let decoding = self.source.decoding(&loaded.index).map_err(|error| raise(py, &error))?;
         let result = PyDict::new(py);
-        for (field, value) in fields.iter().zip(values) {
+        let sources = loaded.index.fields();
+        for (((field, value), delivery), source) in
+            fields.iter().zip(values).zip(decoding.deliveries()).zip(sources)
+        {
+            if delivery != Delivery::Array {
+                result.set_item(&field.name, object(py, delivery, &value)?)?;
+                continue;
+            }
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            if is_record(self.of_records(loaded.index.schema()), field) {
+            if field == source && is_record(self.of_records(loaded.index.schema()), field) {
                 result.set_item(&field.name, bytes)?;
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{IndexedDataset, Locate, Options, Strategies};
+use forebay_engine::{Delivery, IndexedDataset, Locate, Options, Strategies};
 use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks, TokenClient};
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use crate::batch::{dtype_of, to_python};
 use crate::caller::{PythonCaller, detached, detached_keeping};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, describe_fields};
 use crate::errors::raise;
 use crate::listener::Listener;
 use crate::log;
@@ -20,8 +20,9 @@ use crate::state::OrderState;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Engine {
     engine: forebay_engine::Engine,
-    /// The numpy types of the fields: making them takes longer than handing out a batch.
-    dtypes: Vec<Py<PyArrayDescr>>,
+    /// The numpy types of the fields, which take longer to make than handing out a batch, and what
+    /// is delivered of each.
+    kinds: Vec<(Py<PyArrayDescr>, Delivery)>,
 }
 
 /// The strategies that the options ask for.
@@ -60,9 +61,9 @@ impl Engine {
             forebay_engine::Engine::new(source, options, strategies, listener, caller)
         })?;
         log::drain(py)?;
-        let dtypes = engine.fields().iter().map(|field| dtype_of(py, field).map(Bound::unbind));
-        let dtypes = dtypes.collect::<PyResult<_>>()?;
-        Ok(Self { engine, dtypes })
+        let kind = |(field, delivery)| Ok((dtype_of(py, field)?.unbind(), delivery));
+        let kinds = engine.fields().iter().zip(engine.deliveries()).map(kind).collect::<PyResult<_>>()?;
+        Ok(Self { engine, kinds })
     }
 
     #[getter]
@@ -77,9 +78,8 @@ impl Engine {
 
     fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let config = crate::dataset::json(py, &self.engine.config())?;
-        config
-            .get_item("data")?
-            .set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
+        let fields = describe_fields(py, self.engine.fields(), self.engine.deliveries())?;
+        config.get_item("data")?.set_item("fields", fields)?;
         Ok(config)
     }
 
@@ -96,7 +96,7 @@ impl Engine {
     fn next(&self, py: Python<'_>, iteration: u64, taken: &Bound<'_, PyList>) -> PyResult<()> {
         let call = |caller: &PythonCaller| self.engine.next(iteration, caller);
         detached_keeping(py, None, call, |delivered| match delivered.take() {
-            Some(delivered) => taken.append(to_python(py, delivered, self.engine.fields(), &self.dtypes)?),
+            Some(delivered) => taken.append(to_python(py, delivered, self.engine.fields(), &self.kinds)?),
             None => Ok(()),
         })?;
         Ok(())

@@ -55,6 +55,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(cores, module)?)?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
+    module.add_function(wrap_pyfunction!(options::check_decoder, module)?)?;
     module.add_function(wrap_pyfunction!(options::option_expected, module)?)?;
     module.add_function(wrap_pyfunction!(options::words_of_option, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_strategy, module)?)?;

@@ -1,6 +1,6 @@
 //! What the values of options may be, for `python/forebay/options.py`.
 
-use forebay_engine::{StrategyChoice, expected_of_option, option_words};
+use forebay_engine::{FieldDecoder, StrategyChoice, expected_of_option, option_words};
 use pyo3::prelude::*;
 use serde_json::Value;
 
@@ -28,4 +28,13 @@ pub(crate) fn check_strategy(py: Python<'_>, json: &str) -> PyResult<()> {
     let strategy: StrategyChoice =
         serde_json::from_value(parsed(py, json)?).map_err(|error| wrong_option(py, error.to_string(), ""))?;
     strategy.check().map_err(|error| raise(py, &error))
+}
+
+/// What is wrong with a decoder of a field; `None` if nothing is.
+#[pyfunction]
+pub(crate) fn check_decoder(json: &str) -> Option<String> {
+    match serde_json::from_str::<FieldDecoder>(json) {
+        Ok(decoder) => decoder.check().err(),
+        Err(error) => Some(error.to_string()),
+    }
 }

@@ -181,7 +181,7 @@ class Functions:
         for back in range(1, min(MAX_FAILED, samples)):
             other = (number - back) % samples
             try:
-                sample = self._read(self._dataset, other)
+                sample = self._read(self._dataset, other, epoch)
                 return self._called_alone(sample, other, epoch, randomness), other
             except WorkerError:
                 raise
@@ -192,11 +192,11 @@ class Functions:
             f"before it: {reason}"
         ) from last
 
-    def _read(self, dataset: Dataset, number: int) -> dict[str, Any]:
+    def _read(self, dataset: Dataset, number: int, epoch: int) -> dict[str, Any]:
         """Read a sample as a batch would have it."""
         return {
             name: np.frombuffer(bytearray(value), np.uint8) if isinstance(value, bytes) else value
-            for name, value in dataset.native.sample(number).items()
+            for name, value in dataset.native.sample(number, seed=self._seed, epoch=epoch).items()
         }
 
     # --- batches ---
@@ -226,7 +226,7 @@ class Functions:
 
     def _example(self, dataset: Dataset, samples: int, number: int) -> Any:
         position = Position(0, 0)
-        sample = self._read(dataset, number)
+        sample = self._read(dataset, number, position.epoch)
         indices = np.full(samples, number, np.int64)
         batch = Batch()
         batch.indices, batch.position = indices, position

@@ -28,6 +28,7 @@ use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::BatchLayout;
 use crate::config::options::{Locate, Options};
 use crate::dataset::IndexOrigin;
+use crate::dataset::field_decoders::{Decoding, decode_threads};
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
 use crate::shm::region::control_bytes;
@@ -169,6 +170,7 @@ fn read_options(options: &Options) -> ReadOptions {
         batch_buffers: strategy.batch_buffers,
         checksums: options.checksums,
         store: options.strategy.store.is_some(),
+        decode_threads: decode_threads(&options.decode, options.local_ranks.len()),
     }
 }
 
@@ -181,9 +183,10 @@ pub(crate) fn data_facts(
     let (samples, summary) = (index.samples(), index.summary());
     let mean_bytes = index.record_bytes() as f64 / samples.max(1) as f64;
     let batch = options.batch_size;
-    let ragged_bytes =
-        ragged_bytes(index.fields(), batch, mean_bytes, summary.longest_record_bytes, expansion);
-    let layout = BatchLayout::new(index.fields(), batch, ragged_bytes).ok_or_else(|| Error::Options {
+    let decoding = Decoding::new(index.fields(), &options.decode)?;
+    let fields = decoding.fields();
+    let ragged_bytes = ragged_bytes(fields, batch, mean_bytes, summary.longest_record_bytes, expansion);
+    let layout = BatchLayout::new(fields, batch, ragged_bytes).ok_or_else(|| Error::Options {
         message: format!("the batch is too large: {batch} samples overflow 64 bits"),
         hint: String::new(),
     })?;

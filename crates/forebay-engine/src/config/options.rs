@@ -11,6 +11,7 @@ use serde_json::Value;
 use forebay_tier::{MAX_LEVELS, TierOptions};
 
 use crate::config::rules;
+use crate::dataset::field_decoders::FieldDecoders;
 use crate::error::Error;
 use crate::mesh::LinksSpec;
 
@@ -251,6 +252,9 @@ pub struct Options {
     /// Whether data are checked against the checksums of the format.
     #[serde(default)]
     pub checksums: bool,
+    /// What becomes of encoded fields, by name.
+    #[serde(default)]
+    pub decode: FieldDecoders,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
     /// How the processes of other ranks are found

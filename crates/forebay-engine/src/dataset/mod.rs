@@ -4,6 +4,7 @@
 //! them in a sealed memfd, and no process expands more of them than it needs.
 
 pub(crate) mod batch_read;
+pub(crate) mod field_decoders;
 pub(crate) mod open;
 pub(crate) mod ragged_size;
 pub(crate) mod retained_values;
@@ -20,12 +21,14 @@ use forebay_format::{
     CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Progress,
     Selection, SidecarLocation, Verification,
 };
+use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted, record};
 use crate::dataset::batch_read::OpenFiles;
+use crate::dataset::field_decoders::{Decoding, FieldDecoders};
 use crate::dataset::open::open_indexed;
 use crate::dataset::retained_values::{RetainedValues, RetainedValuesBuilder};
 use crate::dataset::shuffle_quality::ShuffleQuality;
@@ -51,6 +54,8 @@ pub struct IndexedDataset {
     local: OnceLock<bool>,
     /// The files that samples are read from by id.
     files: OnceLock<Arc<OpenFiles>>,
+    decoders: FieldDecoders,
+    decoding: OnceLock<Arc<Decoding>>,
 }
 
 /// An index and the bytes it is read from.
@@ -125,6 +130,8 @@ impl IndexedDataset {
             loading: Mutex::new(()),
             local: OnceLock::new(),
             files: OnceLock::new(),
+            decoders: FieldDecoders::new(),
+            decoding: OnceLock::new(),
         })
     }
 
@@ -132,6 +139,21 @@ impl IndexedDataset {
     #[must_use]
     pub fn computing_with(self, computer: Arc<dyn ComputeIndex>) -> Self {
         Self { computer: Some(computer), ..self }
+    }
+
+    /// The same data set; single samples are decoded by `decoders`.
+    #[must_use]
+    pub fn decoding_with(self, decoders: FieldDecoders) -> Self {
+        Self { decoders, ..self }
+    }
+
+    /// The fields with their decoders.
+    pub fn decoding(&self, index: &Index) -> Result<Arc<Decoding>, Error> {
+        if let Some(decoding) = self.decoding.get() {
+            return Ok(Arc::clone(decoding));
+        }
+        let decoding = Arc::new(Decoding::new(index.fields(), &self.decoders)?);
+        Ok(Arc::clone(self.decoding.get_or_init(|| decoding)))
     }
 
     /// The fingerprint of the data set, for users and states.
@@ -155,7 +177,9 @@ impl IndexedDataset {
             computed: OnceLock::new(),
             loading: Mutex::default(),
             local: self.local.clone(),
-            files: OnceLock::new(),
+            files: self.files.clone(),
+            decoders: self.decoders.clone(),
+            decoding: self.decoding.clone(),
         })
     }
 
@@ -325,21 +349,32 @@ impl IndexedDataset {
         Ok(Built { bytes: built.bytes, report: built.report, path })
     }
 
-    /// Reads and decodes one sample: the bytes of each field.
-    pub fn sample(&self, sample: u64, caller: &dyn Host) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
+    /// Reads and decodes one sample: the bytes of each field, with the random numbers of `key`.
+    pub fn sample(&self, key: SampleKey, caller: &dyn Host) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
         let index = self.index(caller)?.index;
-        let found = self.sample_of(&index, sample);
-        for warning in self.dataset.check_sample(&index, SampleId(sample))? {
+        let decoding = self.decoding(&index)?;
+        let found = self.decoded_sample_of(&index, &decoding, key);
+        for warning in self.dataset.check_sample(&index, SampleId(key.sample))? {
             caller.warn(&warning);
         }
         found
     }
 
-    /// Reads and decodes one sample of an index that was loaded.
+    /// Reads one sample of an index that was loaded; its schema alone decodes it.
     pub(crate) fn sample_of(&self, index: &Index, sample: u64) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
-        let columns = self.dataset.read_columns(index, SampleId(sample))?;
-        let fields = index.fields().to_vec();
-        if index.schema().is_identity() {
+        let plain = Decoding::new(index.fields(), &FieldDecoders::new())?;
+        self.decoded_sample_of(index, &plain, SampleKey { sample, ..SampleKey::default() })
+    }
+
+    fn decoded_sample_of(
+        &self,
+        index: &Index,
+        decoding: &Decoding,
+        key: SampleKey,
+    ) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
+        let columns = self.dataset.read_columns(index, SampleId(key.sample))?;
+        let fields = decoding.fields().to_vec();
+        if index.schema().is_identity() && decoding.is_empty() {
             return Ok((fields, columns));
         }
         let mut values: Vec<Vec<u8>> =
@@ -359,21 +394,21 @@ impl IndexedDataset {
                     Layout::Ragged => FieldOut::Ragged(closure),
                 })
                 .collect();
-            index.schema().decode(&records, &mut out)
+            decoding.decode(index.schema(), &records, key, &mut ImageDecoder::default(), &mut out)
         };
         for (value, ragged) in take {
             if !ragged.is_empty() {
                 *value = ragged;
             }
         }
-        decoded.map_err(|error| {
+        decoded.map_err(|(column, error)| {
             let (path, offset, _) = self
-                .extents_of(index, sample)
+                .extents_of(index, key.sample, Some(column))
                 .ok()
                 .and_then(|extents| extents.into_iter().next())
                 .unwrap_or_default();
             Error::BadSample {
-                sample,
+                sample: key.sample,
                 path: path.display().to_string(),
                 offset: offset + error.offset,
                 what: error.what,
@@ -387,14 +422,21 @@ impl IndexedDataset {
     /// Location of a sample's value: (path, offset, length) of each part.
     pub fn extents(&self, sample: u64, caller: &dyn Host) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
         let index = self.index(caller)?.index;
-        self.extents_of(&index, sample)
+        self.extents_of(&index, sample, None)
     }
 
-    fn extents_of(&self, index: &Index, sample: u64) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
+    /// Of one column, or of all.
+    fn extents_of(
+        &self,
+        index: &Index,
+        sample: u64,
+        column: Option<usize>,
+    ) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
         let mut located = Located::default();
         index.locate(&[SampleId(sample)], &mut located)?;
         let (mut extents, mut seen) = (Vec::new(), HashSet::new());
-        for slice in (0..located.columns()).flat_map(|column| located.slices(0, column)) {
+        let columns = column.map_or(0..located.columns(), |column| column..column + 1);
+        for slice in columns.flat_map(|column| located.slices(0, column)) {
             let unit = &located.units()[slice.unit as usize];
             let is_stored = unit.codecs == CodecChain::STORED;
             // A coded unit is read whole, once.

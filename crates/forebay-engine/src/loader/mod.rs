@@ -38,6 +38,7 @@ use crate::config::options::{AccessChoice, Options, compare_hellos, min_address_
 use crate::config::strategies::Strategies;
 use crate::config::tiers;
 use crate::dataset::IndexedDataset;
+use crate::dataset::field_decoders::{Decoding, Delivery};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::Error;
@@ -289,7 +290,8 @@ impl Engine {
                 None
             }
         };
-        let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
+        let decoding = Decoding::new(index.fields(), &options.decode)?;
+        let layout = BatchLayout::new(decoding.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
         let failure_detector = Arc::new(FailureDetector {
             region: Arc::clone(&region),
@@ -326,6 +328,7 @@ impl Engine {
             order,
             source,
             index,
+            decoding,
             strategies,
             files,
             io,
@@ -413,7 +416,12 @@ impl Engine {
 
     /// The fields of a batch.
     pub fn fields(&self) -> &[Field] {
-        self.context.index.fields()
+        self.context.decoding.fields()
+    }
+
+    /// What Python gets of each field.
+    pub fn deliveries(&self) -> impl Iterator<Item = Delivery> {
+        self.context.decoding.deliveries()
     }
 
     pub(crate) fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {

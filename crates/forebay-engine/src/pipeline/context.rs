@@ -20,6 +20,7 @@ use crate::config::strategies::{Locator, Strategies};
 use crate::config::tiers::TierPlan;
 use crate::config::{Findings, Settings};
 use crate::dataset::IndexedDataset;
+use crate::dataset::field_decoders::Decoding;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
 use crate::residents::{ResidentMemory, ResidentPlan};
@@ -41,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) node_ranks: Vec<Rank>,
     pub(crate) source: Arc<IndexedDataset>,
     pub(crate) index: Arc<Index>,
+    /// Decoders of fields.
+    pub(crate) decoding: Decoding,
     pub(crate) strategies: Strategies,
     pub(crate) files: Arc<ShardFiles>,
     /// The files, with the copies in tiers in front of them where there are tiers.

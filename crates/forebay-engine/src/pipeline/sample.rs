@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::ReadError;
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
@@ -67,6 +68,7 @@ pub(crate) struct Scratch {
     pub(crate) units: Vec<LastUnit>,
     /// Bytes of a unit as they stand in its file.
     pub(crate) encoded: Vec<u8>,
+    images: ImageDecoder,
     /// What was read in place for the samples at hand.
     in_place: InPlace,
     /// Where the values of raw fields go in the batch: slot times columns plus column.
@@ -233,7 +235,7 @@ impl<'a> Step<'a> {
         scratch.columns.resize_with(columns, Vec::new);
         scratch.units.resize_with(columns, LastUnit::default);
         scratch.places.clear();
-        let is_raw = self.shared().index.schema().is_identity();
+        let is_raw = self.shared().index.schema().is_identity() && self.shared().decoding.is_empty();
         if is_raw {
             self.lay_out(batch, picks, scratch)?;
         }
@@ -282,7 +284,7 @@ impl<'a> Step<'a> {
                         offset + slot as u64 * sample_bytes
                     }
                     FieldPlacement::Dense { sample_bytes, .. } => {
-                        return Err((slot, bad_length(self.shared(), *pick, sample_bytes, length)));
+                        return Err((slot, bad_length(self.shared(), *pick, column, sample_bytes, length)));
                     }
                     FieldPlacement::Ragged { table, item_bytes } => {
                         let start = scratch.end.next_multiple_of(item_bytes);
@@ -371,7 +373,8 @@ impl<'a> Step<'a> {
         scratch: &mut Scratch,
         in_place: &InPlace,
     ) -> Result<bool, Error> {
-        let schema = self.shared().index.schema();
+        let context = self.shared();
+        let schema = context.index.schema();
         let columns = pick.planned.located.columns();
         let mut in_memory: Vec<Option<&[u8]>> = Vec::with_capacity(columns);
         for column in 0..columns {
@@ -404,12 +407,20 @@ impl<'a> Step<'a> {
             .zip(&scratch.columns)
             .map(|(found, scratch)| found.unwrap_or(scratch.as_slice()))
             .collect();
+        let key = SampleKey {
+            seed: context.options.seed,
+            epoch: context.epoch_of(self.claim.step),
+            sample: pick.sample().0,
+        };
         loop {
             let layout = batch.shared_layout();
             let bytes = batch.bytes_mut();
-            let decoded = decode_into(bytes, &layout, slot, scratch.end, |out| schema.decode(&records, out));
-            let end = decoded.map_err(|error| {
-                let (path, offset) = whereabouts(self.shared(), pick);
+            let images = &mut scratch.images;
+            let decoded = decode_into(bytes, &layout, slot, scratch.end, |out| {
+                context.decoding.decode(schema, &records, key, images, out)
+            });
+            let end = decoded.map_err(|(column, error)| {
+                let (path, offset) = whereabouts(context, pick, column);
                 Error::BadSample {
                     sample: pick.sample().0,
                     path,
@@ -718,9 +729,9 @@ fn prefetch(bytes: &[u8]) {
     }
 }
 
-fn whereabouts(context: &Context, pick: Pick<'_>) -> (String, u64) {
+fn whereabouts(context: &Context, pick: Pick<'_>, column: usize) -> (String, u64) {
     let located = &pick.planned.located;
-    let extent = located.slices(pick.need, 0).first().and_then(|slice| {
+    let extent = located.slices(pick.need, column).first().and_then(|slice| {
         located.pieces()[located.unit_pieces(slice.unit)].iter().find_map(|piece| match piece {
             Piece::Extent(extent) => Some((extent, slice.offset)),
             Piece::Literal { .. } => None,
@@ -729,8 +740,8 @@ fn whereabouts(context: &Context, pick: Pick<'_>) -> (String, u64) {
     extent.map_or((String::new(), 0), |(extent, offset)| (context.path(extent.shard), extent.offset + offset))
 }
 
-fn bad_length(context: &Context, pick: Pick<'_>, expected: u64, found: u64) -> Error {
-    let (path, offset) = whereabouts(context, pick);
+fn bad_length(context: &Context, pick: Pick<'_>, column: usize, expected: u64, found: u64) -> Error {
+    let (path, offset) = whereabouts(context, pick, column);
     Error::BadSample {
         sample: pick.sample().0,
         path,

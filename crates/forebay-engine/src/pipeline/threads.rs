@@ -9,6 +9,7 @@ use forebay_io::guard;
 use forebay_plan::config::Mapping;
 
 use crate::base::fallback::Wanted;
+use crate::dataset::field_decoders::decode_threads;
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::session::Session;
@@ -60,7 +61,9 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     let gatherers = if session.rank_locator.is_some() {
         1 // a locator takes steps in order
     } else {
-        let threads = gather_threads(context.region.layout().ranks, context.region.layout().buffers);
+        let layout = context.region.layout();
+        let decoding = decode_threads(&context.options.decode, layout.ranks);
+        let threads = gather_threads(layout.ranks, layout.buffers).max(decoding.min(layout.buffers - 1));
         // They wait for other nodes most of the time.
         let of_store = context.store.as_ref().map(|store| store.fetch_buffers().max(STORE_THREADS));
         threads.max(of_store.unwrap_or(0).min(context.region.layout().buffers - 1))

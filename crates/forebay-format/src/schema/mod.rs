@@ -114,12 +114,12 @@ impl Schema {
     /// Decodes one sample. `columns` and `out` have one element per column and per field, in order.
     pub fn decode(&self, columns: &[&[u8]], out: &mut [FieldOut<'_>]) -> Result<(), SchemaError> {
         match (self, columns, out) {
-            (Self::Raw, [record], [field]) => copy(record, field, "length")?,
+            (Self::Raw, [record], [field]) => self.copy_column(0, record, field)?,
             (Self::Fields(fields), columns, out)
                 if fields.len() == columns.len() && columns.len() == out.len() =>
             {
-                for ((column, field), known) in columns.iter().zip(out).zip(fields) {
-                    copy(column, field, &format!("length of field {:?}", known.name))?;
+                for (number, (column, field)) in columns.iter().zip(out).enumerate() {
+                    self.copy_column(number, column, field)?;
                 }
             }
             (Self::CaffeDatum(datum), [record], [image, label]) => datum.decode(record, image, label)?,
@@ -139,6 +139,26 @@ impl Schema {
             }
         }
         Ok(())
+    }
+
+    /// Copies the record of one column to its field, where the columns are the fields
+    /// ([`Schema::is_identity`]).
+    ///
+    /// # Panics
+    /// If the columns are not the fields.
+    pub fn copy_column(
+        &self,
+        column: usize,
+        record: &[u8],
+        field: &mut FieldOut<'_>,
+    ) -> Result<(), SchemaError> {
+        match self {
+            Self::Raw => copy(record, field, "length"),
+            Self::Fields(fields) => {
+                copy(record, field, &format!("length of field {:?}", fields[column].name))
+            }
+            _ => panic!("the columns of {} are not its fields", self.name()),
+        }
     }
 
     /// Checks a schema that a file with this many columns claims.

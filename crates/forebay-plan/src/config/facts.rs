@@ -107,6 +107,8 @@ pub struct ReadOptions {
     pub checksums: bool,
     /// Whether samples come from an in-memory store.
     pub store: bool,
+    /// Threads of a rank that decode images; 0 where none are decoded.
+    pub decode_threads: usize,
 }
 
 impl ReadOptions {
@@ -124,6 +126,7 @@ impl ReadOptions {
             batch_buffers: None,
             checksums: false,
             store: false,
+            decode_threads: 0,
         }
     }
 }

@@ -13,6 +13,10 @@ use crate::stream_memory::staging_bytes;
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
 /// filled.
 const BUFFERS: usize = 4;
+/// How many of these are being filled.
+const FILLED_BUFFERS: usize = 2;
+/// The least number: one in the user's hands, one being filled.
+const MIN_BUFFERS: usize = 2;
 /// The same where they are small, so that short delays of a busy core are not felt.
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
@@ -130,8 +134,10 @@ impl Load<'_> {
         let mut region = self.region();
         let (min_staging, wanted_staging) = self.staging();
         let mut fits = self.size(&mut region, wanted_staging) <= memory_bytes;
-        if !fits && self.options.batch_buffers.is_none() {
-            region.buffers = 2;
+        while !fits && self.options.batch_buffers.is_none() && region.buffers > MIN_BUFFERS {
+            // Each buffer less is a thread less that decodes.
+            let decodes = self.options.decode_threads > 0;
+            region.buffers = if decodes { region.buffers - 1 } else { MIN_BUFFERS };
             fits = self.size(&mut region, wanted_staging) <= memory_bytes;
         }
         if !fits {
@@ -180,11 +186,13 @@ impl Load<'_> {
             blocks: 0,
             staging_bytes: 0,
             buffer_bytes,
-            buffers: match self.options.batch_buffers {
-                Some(buffers) => buffers as usize,
-                None if buffer_bytes <= SMALL_BUFFER_BYTES => SMALL_BUFFERS,
-                None => BUFFERS,
-            },
+            buffers: self.options.batch_buffers.map_or_else(
+                || {
+                    let usual = if buffer_bytes <= SMALL_BUFFER_BYTES { SMALL_BUFFERS } else { BUFFERS };
+                    usual.max(self.options.decode_threads + BUFFERS - FILLED_BUFFERS)
+                },
+                |buffers| buffers as usize,
+            ),
         }
     }
 
@@ -329,6 +337,18 @@ mod tests {
     }
 
     #[test]
+    fn each_thread_that_decodes_gets_a_buffer_where_the_budget_has_room() {
+        let decoding = ReadOptions { decode_threads: 16, ..options() };
+        let buffers = |budget: &Budget| decided(&decoding, GROUP, false, budget).unwrap().region.buffers;
+        assert_eq!(buffers(&budget(4096)), 18);
+        let least = decided(&decoding, GROUP, false, &budget(1)).unwrap_err().minimum_bytes;
+        let found: Vec<usize> = (0..40)
+            .map(|more| buffers(&Budget { asked_bytes: least + more * 8 * MIB, ..budget(0) }))
+            .collect();
+        assert!(found.is_sorted() && found.iter().any(|buffers| (3..18).contains(buffers)), "{found:?}");
+    }
+
+    #[test]
     fn a_budget_that_is_just_large_enough_works_and_one_byte_less_does_not() {
         for (kind, options) in [
             (Kind::Sequential, options()),
@@ -337,6 +357,7 @@ mod tests {
             (Kind::Shuffle, ReadOptions { coalesce: Some(4), ..options() }),
             (GROUP, ReadOptions { prefetch_windows: Some(3), ..options() }),
             (GROUP, ReadOptions { batch_buffers: Some(3), ..options() }),
+            (GROUP, ReadOptions { decode_threads: 16, ..options() }),
         ] {
             let least = decided(&options, kind, false, &budget(1)).unwrap_err();
             assert!(least.buffer_bytes + least.staging_bytes < least.minimum_bytes);

@@ -1,0 +1,139 @@
+//! One image to pixels of the size that a user asked for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+use crate::crop::{Crop, crop};
+use crate::error::ImageError;
+use crate::jpeg;
+use crate::jpeg_frame::hex;
+use crate::pixels::Pixels;
+use crate::png::Png;
+use crate::random::SampleKey;
+use crate::spec::{ImageSpec, Mode, PixelLayout};
+
+/// Largest image that is decoded \[pixels\]: 134 million, more than cameras have. It takes up to
+/// 400 MB while it is decoded.
+pub const MAX_PIXELS: u64 = 1 << 27;
+
+const PNG_START: [u8; 8] = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a];
+
+/// Formats that are recognized, for messages; the first bytes of each, at an offset.
+const OTHERS: [(&str, usize, &[u8]); 7] = [
+    ("GIF", 0, b"GIF8"),
+    ("WebP", 8, b"WEBP"),
+    ("BMP", 0, b"BM"),
+    ("TIFF", 0, b"II*\0"),
+    ("TIFF", 0, b"MM\0*"),
+    ("JPEG 2000", 4, b"jP  "),
+    ("AVIF or HEIC", 4, b"ftyp"),
+];
+
+/// Decodes images; keeps memory from one to the next. Each thread has its own.
+#[derive(Default)]
+pub struct ImageDecoder {
+    resizer: Resizer,
+    /// Pixels in order of height, width, channels, where the result has another.
+    scratch: Vec<u8>,
+}
+
+impl ImageDecoder {
+    /// Decodes an image into `out`, which has [`ImageSpec::bytes`] bytes. What is random follows
+    /// from `key` alone.
+    ///
+    /// # Errors
+    /// If the bytes are no image, a broken one, or one that is too large. `out` may be partly
+    /// written.
+    ///
+    /// # Panics
+    /// If `out` has another length.
+    pub fn decode(
+        &mut self,
+        data: &[u8],
+        spec: &ImageSpec,
+        key: SampleKey,
+        out: &mut [u8],
+    ) -> Result<(), ImageError> {
+        assert_eq!(out.len(), spec.bytes(), "a buffer for an image");
+        let decoded = catch_unwind(AssertUnwindSafe(|| decode(data, spec, key)));
+        let (pixels, crop) = decoded.unwrap_or_else(|_| {
+            Err(ImageError::new("image", 0, "one that is sound", "a panic of its decoder"))
+        })?;
+        match spec.layout {
+            PixelLayout::Hwc => self.resize(&pixels, spec, &crop, out),
+            PixelLayout::Chw => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                scratch.resize(out.len(), 0);
+                self.resize(&pixels, spec, &crop, &mut scratch);
+                let channels = spec.mode.channels();
+                for (channel, plane) in out.chunks_exact_mut(scratch.len() / channels).enumerate() {
+                    for (into, pixel) in plane.iter_mut().zip(scratch.chunks_exact(channels)) {
+                        *into = pixel[channel];
+                    }
+                }
+                self.scratch = scratch;
+            }
+        }
+        Ok(())
+    }
+
+    /// Resizes the crop of `pixels` into `out`, and mirrors it.
+    fn resize(&mut self, pixels: &Pixels, spec: &ImageSpec, crop: &Crop, out: &mut [u8]) {
+        let kind = match spec.mode {
+            Mode::Rgb => PixelType::U8x3,
+            Mode::Gray => PixelType::U8,
+        };
+        let (width, height) = (pixels.width as f64, pixels.height as f64);
+        let left = (crop.left * pixels.scale - pixels.left as f64).clamp(0.0, width - 1.0);
+        let top = (crop.top * pixels.scale - pixels.top as f64).clamp(0.0, height - 1.0);
+        let wide = (crop.width * pixels.scale).min(width - left);
+        let high = (crop.height * pixels.scale).min(height - top);
+        let from = ImageRef::new(pixels.width as u32, pixels.height as u32, &pixels.bytes, kind);
+        let from = from.expect("the number of bytes was checked");
+        let mut into =
+            Image::from_slice_u8(spec.width, spec.height, out, kind).expect("as long as the spec says");
+        let options = ResizeOptions::new()
+            .crop(left, top, wide, high)
+            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+            .use_alpha(false);
+        self.resizer.resize(&from, &mut into, &options).expect("a crop inside of the image, of one type");
+        drop(into);
+        if crop.flip {
+            let channels = spec.mode.channels();
+            for row in out.chunks_exact_mut(spec.width as usize * channels) {
+                mirror(row, channels);
+            }
+        }
+    }
+}
+
+fn decode(data: &[u8], spec: &ImageSpec, key: SampleKey) -> Result<(Pixels, Crop), ImageError> {
+    if data.starts_with(&PNG_START) {
+        let png = Png::open(data)?;
+        let (width, height) = png.size();
+        let crop = crop(spec, width, height, key);
+        return Ok((png.decode(spec.mode)?, crop));
+    }
+    if data.starts_with(&[0xff, 0xd8]) {
+        let (frame, width, height) = jpeg::size(data)?;
+        let crop = crop(spec, width, height, key);
+        return Ok((jpeg::decode(data, &frame, spec, &crop)?, crop));
+    }
+    let other =
+        OTHERS.iter().find(|(_, at, start)| data.get(*at..).is_some_and(|rest| rest.starts_with(start)));
+    let found = other.map_or_else(|| hex(data), |(name, ..)| (*name).to_owned());
+    Err(ImageError::new("start of the image", 0, "that of a JPEG or PNG", found))
+}
+
+/// Mirrors a row of pixels.
+fn mirror(row: &mut [u8], channels: usize) {
+    let pixels = row.len() / channels;
+    for pixel in 0..pixels / 2 {
+        let (first, second) = (pixel * channels, (pixels - 1 - pixel) * channels);
+        for channel in 0..channels {
+            row.swap(first + channel, second + channel);
+        }
+    }
+}

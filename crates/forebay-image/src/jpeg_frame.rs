@@ -1,0 +1,158 @@
+//! The frame header of a JPEG (ITU-T T.81, B.2): its size, and what kind of scan follows.
+//!
+//! The decoder reads the header again. This reads it before, as size and kind say which part of the
+//! image to decode, and lets a decoder end after the last row that a crop needs.
+
+use crate::error::ImageError;
+
+/// Markers.
+const SOI: u8 = 0xd8;
+const EOI: u8 = 0xd9;
+const SOS: u8 = 0xda;
+const APP14: u8 = 0xee;
+
+/// Where an Adobe segment says how colors are transformed; 0: they are not.
+const ADOBE_TRANSFORM: usize = 11;
+
+/// What the header of a JPEG says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) width: u16,
+    pub(crate) height: u16,
+    pub(crate) components: u8,
+    /// Rows of a block of the scan: 8 times the largest vertical sampling factor.
+    pub(crate) unit_rows: u16,
+    /// Whether it is gray or of luminance and chrominance, in one of the usual samplings. Of others
+    /// the decoder does not crop the right part.
+    pub(crate) is_usual: bool,
+    /// Whether an Adobe marker is there, whose programs store inverted inks.
+    pub(crate) is_adobe: bool,
+    /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
+    pub(crate) is_sequential: bool,
+    /// Offset of the header \[bytes\].
+    pub(crate) offset: usize,
+    /// Offset of the height \[bytes\].
+    height_at: usize,
+    /// Offset of the entropy-coded data \[bytes\].
+    scan_at: usize,
+}
+
+impl Frame {
+    /// Reads the header.
+    pub(crate) fn read(data: &[u8]) -> Result<Self, ImageError> {
+        let wrong = |what: &str, offset: usize, expected: &str, found: String| {
+            Err(ImageError::new(format!("JPEG: {what}"), offset, expected, found))
+        };
+        if data.get(..2) != Some(&[0xff, SOI]) {
+            return wrong("start of the image", 0, "ff d8", hex(data));
+        }
+        let mut at = 2;
+        let mut frame: Option<Self> = None;
+        let (mut is_adobe, mut is_rgb) = (false, false);
+        loop {
+            // Anything between markers is skipped, as the C library does.
+            let Some(found) =
+                data[at..].windows(2).position(|two| two[0] == 0xff && !matches!(two[1], 0 | 0xff))
+            else {
+                return wrong("header", at, "a frame and a scan", "the end of the data".into());
+            };
+            let marker = data[at + found + 1];
+            at += found + 2;
+            if marker == 0x01 || (0xd0..=SOI).contains(&marker) {
+                continue; // markers without a segment
+            }
+            if marker == EOI {
+                return wrong("header", at - 2, "a frame and a scan", "the end of the image".into());
+            }
+            let length = data.get(at..at + 2).map(|two| usize::from(u16::from_be_bytes([two[0], two[1]])));
+            let segment =
+                length.filter(|length| *length >= 2).and_then(|length| data.get(at + 2..at + length));
+            let Some(segment) = segment else {
+                let found = format!("{} bytes of {}", data.len() - at, length.unwrap_or(2));
+                return wrong(&format!("segment of marker ff {marker:02x}"), at, "a whole segment", found);
+            };
+            match marker {
+                0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
+                    let [precision, h0, h1, w0, w1, components, rest @ ..] = segment else {
+                        return wrong("frame header", at, "6 bytes or more", format!("{}", segment.len()));
+                    };
+                    if *precision != 8 {
+                        return wrong("bits per sample", at + 2, "8", format!("{precision}"));
+                    }
+                    let vertical = rest.chunks_exact(3).take(usize::from(*components)).map(|one| one[1] & 15);
+                    frame = Some(Self {
+                        width: u16::from_be_bytes([*w0, *w1]),
+                        height: u16::from_be_bytes([*h0, *h1]),
+                        components: *components,
+                        unit_rows: 8 * u16::from(vertical.max().unwrap_or(1).max(1)),
+                        is_usual: is_usual(rest),
+                        is_adobe: false,
+                        is_sequential: matches!(marker, 0xc0 | 0xc1),
+                        offset: at - 2,
+                        height_at: at + 3,
+                        scan_at: 0,
+                    });
+                }
+                APP14 if segment.starts_with(b"Adobe") => {
+                    is_adobe = true;
+                    is_rgb = segment.get(ADOBE_TRANSFORM) == Some(&0);
+                }
+                SOS => {
+                    let Some(frame) = frame else {
+                        return wrong("header", at - 2, "a frame before its scan", "a scan".into());
+                    };
+                    let is_whole = segment.first() == Some(&frame.components);
+                    return Ok(Self {
+                        is_usual: frame.is_usual && !(is_rgb && frame.components == 3),
+                        is_adobe,
+                        is_sequential: frame.is_sequential && is_whole,
+                        scan_at: at + 2 + segment.len(),
+                        ..frame
+                    });
+                }
+                _ => {}
+            }
+            at += 2 + segment.len();
+        }
+    }
+
+    /// The image cut after the `rows` first rows, rounded up to whole blocks and one more, which
+    /// the rows above need; `None` where that is not possible, or saves nothing.
+    ///
+    /// A sequential scan has its blocks row by row, so a lower height in the header is all that it
+    /// takes. The end of the image has to be there: one that is cut off is an error wherever the
+    /// crop is.
+    pub(crate) fn cut(&self, data: &[u8], rows: usize) -> Option<Vec<u8>> {
+        let unit = usize::from(self.unit_rows);
+        let height = (rows.div_ceil(unit) + 1) * unit;
+        let ends = || data[self.scan_at..].windows(2).rev().any(|two| two == [0xff, EOI]);
+        if !self.is_sequential || height >= usize::from(self.height) || !ends() {
+            return None;
+        }
+        let mut cut = data.to_vec();
+        cut[self.height_at..self.height_at + 2].copy_from_slice(&(height as u16).to_be_bytes());
+        Some(cut)
+    }
+}
+
+/// Whether components (id, sampling, table; 3 bytes each) are those of nearly all JPEGs: one, or
+/// three of which the first has 1x1, 2x1 or 2x2 samples for each of the others. Three that are
+/// named R, G and B are colors.
+fn is_usual(components: &[u8]) -> bool {
+    match components {
+        [_, _, _] => true,
+        [r, first, _, g, second, _, b, third, _] => {
+            matches!(first, 0x11 | 0x21 | 0x22) && [*second, *third] == [0x11; 2] && [*r, *g, *b] != *b"RGB"
+        }
+        _ => false,
+    }
+}
+
+/// The first bytes of an image, for messages.
+pub(crate) fn hex(data: &[u8]) -> String {
+    if data.is_empty() {
+        return "no bytes".into();
+    }
+    let bytes: Vec<String> = data.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(" ")
+}

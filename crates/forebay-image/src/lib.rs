@@ -1,0 +1,30 @@
+//! Encoded images to pixels of a fixed size.
+//!
+//! In order:
+//!
+//! - `spec`: what a user asks for: size, mode, layout, how to resize.
+//! - `random`: the random numbers of a sample.
+//! - `crop`: which part of an image becomes the result.
+//! - `jpeg_frame`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at a reduced size
+//!   if that is enough.
+//! - `decoder`: puts them together, and resizes.
+//!
+//! An image is recognized by its first bytes, never by a name. Every size that an image claims is
+//! checked before memory is allocated for it. A decoder that panics is an error of its image.
+
+#![forbid(unsafe_code)]
+
+mod crop;
+mod decoder;
+mod error;
+mod jpeg;
+mod jpeg_frame;
+mod pixels;
+mod png;
+mod random;
+mod spec;
+
+pub use decoder::{ImageDecoder, MAX_PIXELS};
+pub use error::ImageError;
+pub use random::SampleKey;
+pub use spec::{ImageSpec, Mode, PixelLayout, Resize};

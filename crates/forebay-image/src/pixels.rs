@@ -1,0 +1,74 @@
+//! Pixels of a part of an image, perhaps at a reduced size.
+
+use crate::error::ImageError;
+use crate::spec::Mode;
+
+/// Decoded pixels, row by row, `mode.channels()` bytes each.
+pub(crate) struct Pixels {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    /// Where the part begins, in pixels of the reduced image.
+    pub(crate) left: usize,
+    pub(crate) top: usize,
+    /// Pixels of the reduced image per pixel of the image.
+    pub(crate) scale: f64,
+}
+
+/// Converts pixels of red, green, blue, and `skip` bytes more, to a mode.
+pub(crate) fn from_rgb(bytes: &[u8], skip: usize, mode: Mode) -> Vec<u8> {
+    let pixels = bytes.chunks_exact(3 + skip);
+    match mode {
+        Mode::Rgb => pixels.flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect(),
+        Mode::Gray => pixels.map(|pixel| luminance([pixel[0], pixel[1], pixel[2]])).collect(),
+    }
+}
+
+/// Converts gray pixels, and `skip` bytes more, to a mode.
+pub(crate) fn from_gray(bytes: &[u8], skip: usize, mode: Mode) -> Vec<u8> {
+    let pixels = bytes.chunks_exact(1 + skip).map(|pixel| pixel[0]);
+    match mode {
+        Mode::Rgb => pixels.flat_map(|gray| [gray; 3]).collect(),
+        Mode::Gray => pixels.collect(),
+    }
+}
+
+/// Converts cyan, magenta, yellow and black, without a color profile; `inverted` as Adobe's
+/// programs write it.
+pub(crate) fn from_cmyk(bytes: &[u8], inverted: bool, mode: Mode) -> Vec<u8> {
+    let light = |ink: u8| u16::from(if inverted { ink } else { 255 - ink });
+    let pixels = bytes.chunks_exact(4).map(|pixel| {
+        let black = light(pixel[3]);
+        [0, 1, 2].map(|channel: usize| ((light(pixel[channel]) * black + 127) / 255) as u8)
+    });
+    match mode {
+        Mode::Rgb => pixels.flatten().collect(),
+        Mode::Gray => pixels.map(luminance).collect(),
+    }
+}
+
+/// ITU-R BT.601, which JPEG has as well.
+fn luminance([red, green, blue]: [u8; 3]) -> u8 {
+    let sum = 19_595 * u32::from(red) + 38_470 * u32::from(green) + 7_471 * u32::from(blue);
+    ((sum + (1 << 15)) >> 16) as u8
+}
+
+/// Checks the size that an image claims, before anything is allocated for it.
+pub(crate) fn check_size(
+    what: &str,
+    offset: usize,
+    width: u32,
+    height: u32,
+    most: u64,
+) -> Result<(), ImageError> {
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels == 0 || pixels > most {
+        return Err(ImageError::new(
+            format!("{what}: size"),
+            offset,
+            format!("1 to {most} pixels"),
+            format!("{width} x {height}"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+"""Decoders of fields, for ``forebay.open(..., decode={...})``; docs/decode.md has the whole story.
+
+A decoder is a frozen value. The engine decodes in its own threads; this module only names what it
+is to do.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from forebay import _native
+from forebay._core import option_error
+
+__all__ = ["Decoder", "array", "decoders_json", "image"]
+
+MODES = ("rgb", "gray")
+LAYOUTS = ("hwc", "chw")
+RESIZES = ("random-crop", "center-crop", "stretch")
+# Decoders without parameters.
+WORDS = ("int", "text", "json")
+
+# As the validation of ImageNet has it: the short side becomes 256 for a result of 224.
+_SHORT_SIDE = (256, 224)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """What becomes of the bytes of a field; :func:`image` and :func:`array` make one.
+
+    Parameters
+    ----------
+    facts : str
+        The decoder as the engine reads it, in JSON.
+    """
+
+    facts: str
+
+
+def image(
+    size: int | tuple[int, int] = 224,
+    *,
+    mode: str = "rgb",
+    resize: str = "center-crop",
+    layout: str = "hwc",
+    flip: bool = False,
+    scale: tuple[float, float] | None = None,
+    ratio: tuple[float, float] | None = None,
+    short_side: int | None = None,
+) -> Decoder:
+    """Decode a JPEG or PNG to pixels of a fixed size: uint8, shape ``(height, width, channels)``.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the result [pixels]. Default 224.
+    mode : {"rgb", "gray"}
+        Three channels, or one. Default ``"rgb"``.
+    resize : {"random-crop", "center-crop", "stretch"}
+        Which part of the image becomes the result. ``random-crop``: a random rectangle, as
+        torchvision's ``RandomResizedCrop``. ``center-crop``: the middle, once the short side has
+        ``short_side`` pixels. ``stretch``: all of it. Default ``"center-crop"``.
+    layout : {"hwc", "chw"}
+        Order of the axes. ``chw``: shape ``(channels, height, width)``. Default ``"hwc"``.
+    flip : bool
+        Whether a random half of the samples is mirrored left to right. Default False.
+    scale : (float, float)
+        For ``random-crop``: least and most area, relative to the image. Default (0.08, 1).
+    ratio : (float, float)
+        For ``random-crop``: least and most width / height. Default (3/4, 4/3).
+    short_side : int
+        For ``center-crop``: length of the short side before the crop [pixels]. Default: 256 / 224
+        of the longer side of ``size``.
+
+    Returns
+    -------
+    Decoder
+        For ``forebay.open(..., decode={field: decoder})``.
+
+    Raises
+    ------
+    OptionError
+        If a value is none of those above.
+    """
+    height, width = _size(size)
+    _word("mode", mode, MODES)
+    _word("layout", layout, LAYOUTS)
+    _word("resize", resize, RESIZES)
+    fitting = {"scale": "random-crop", "ratio": "random-crop", "short_side": "center-crop"}
+    for name, value in (("scale", scale), ("ratio", ratio), ("short_side", short_side)):
+        if value is not None and resize != fitting[name]:
+            raise option_error(f'forebay.image: {name}= is for resize="{fitting[name]}", found {resize!r}')
+    if not isinstance(flip, bool):
+        raise option_error(f"forebay.image: flip=: expected True or False, found {flip!r}")
+    how: dict[str, Any] = {"kind": resize}
+    if resize == "random-crop":
+        how |= {"scale": _pair("scale", (0.08, 1.0) if scale is None else scale)}
+        how |= {"ratio": _pair("ratio", (3 / 4, 4 / 3) if ratio is None else ratio)}
+    elif resize == "center-crop":
+        numerator, denominator = _SHORT_SIDE
+        side = (max(height, width) * numerator + denominator // 2) // denominator
+        how["short_side"] = side if short_side is None else _integer("short_side", short_side)
+    return _decoder(
+        "forebay.image",
+        {
+            "kind": "image",
+            "height": height,
+            "width": width,
+            "mode": mode,
+            "layout": layout,
+            "resize": how,
+            "flip": flip,
+        },
+    )
+
+
+def array(shape: int | Sequence[int], dtype: str = "uint8") -> Decoder:
+    """Take the bytes of a field as an array of a fixed shape.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Shape of a sample. Each sample has exactly that many values; another length is an error.
+    dtype : str
+        A dtype of numpy in the byte order of the machine: ``"uint8"``, ``"float32"``, ... Default
+        ``"uint8"``.
+
+    Returns
+    -------
+    Decoder
+        For ``forebay.open(..., decode={field: decoder})``.
+
+    Raises
+    ------
+    OptionError
+        If the shape is not one of positive integers, or there is no such dtype.
+    """
+    lengths = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
+    return _decoder(
+        "forebay.array",
+        {"kind": "array", "dtype": str(dtype), "shape": [_integer("shape", length) for length in lengths]},
+    )
+
+
+def decoders_json(decode: object) -> str | None:
+    """Return the decoders of ``forebay.open(decode=)`` as the engine reads them; None for none.
+
+    Raises
+    ------
+    OptionError
+        If they are no mapping of field name to decoder.
+    """
+    if decode is None:
+        return None
+    if not isinstance(decode, Mapping):
+        raise option_error(
+            f"forebay.open: decode=: expected a mapping of field name to decoder, found {decode!r}",
+            'as in decode={"jpg": forebay.image(size=224), "cls": "int"}',
+        )
+    found: dict[str, Any] = {}
+    for name, decoder in decode.items():
+        if not isinstance(name, str):
+            raise option_error(f"forebay.open: decode=: expected the name of a field, found {name!r}")
+        if isinstance(decoder, Decoder):
+            found[name] = json.loads(decoder.facts)
+        elif decoder in WORDS:
+            found[name] = {"kind": decoder}
+        else:
+            words = ", ".join(f'"{word}"' for word in WORDS)
+            raise option_error(
+                f"forebay.open: decode= of field {name!r}: expected forebay.image(...), forebay.array(...), {words}; "
+                f"found {decoder!r}",
+                "a function of your own is sample= of forebay.Loader",
+            )
+    return json.dumps(found, sort_keys=True) if found else None
+
+
+def _decoder(origin: str, facts: dict[str, Any]) -> Decoder:
+    text = json.dumps(facts)
+    if (wrong := _native.check_decoder(text)) is not None:
+        raise option_error(f"{origin}: {wrong}")
+    return Decoder(text)
+
+
+def _word(name: str, value: object, words: Sequence[str]) -> None:
+    if value not in words:
+        raise option_error(f"forebay.image: {name}=: expected one of {', '.join(words)}; found {value!r}")
+
+
+def _integer(name: str, value: object) -> int:
+    """Return an integer that the engine can hold."""
+    found = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else operator.index(value)
+    if found is None or not 0 <= found < 2**32:
+        raise option_error(f"{name}=: expected integers from 1 on, found {value!r}")
+    return found
+
+
+def _size(size: object) -> tuple[int, int]:
+    if isinstance(size, tuple | list):
+        if len(size) != 2:
+            raise option_error(f"forebay.image: size=: expected (height, width), found {size!r}")
+        return _integer("size", size[0]), _integer("size", size[1])
+    side = _integer("size", size)
+    return side, side
+
+
+def _pair(name: str, value: object) -> list[float]:
+    try:
+        least, most = (float(number) for number in value)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise option_error(
+            f"forebay.image: {name}=: expected two numbers, least and most; found {value!r}"
+        ) from None
+    if not 0 < least <= most < float("inf"):
+        raise option_error(f"forebay.image: {name}=: expected 0 < least <= most, found ({least}, {most})")
+    return [least, most]
