@@ -296,7 +296,7 @@ class Loader:
     def _order_facts(
         self, order: str | Group | LocalShuffle | Opportunistic | OrderFunction
     ) -> dict[str, Any]:
-        facts = {"samples": None, "window": None, "lanes": None, "steps": None, "entropy": None}
+        facts = {"samples": None, "window": None, "lanes": None, "steps": None, "entropy": None, "unit": None}
         if isinstance(order, str):
             return {"kind": order, **facts}
         if isinstance(order, Group):

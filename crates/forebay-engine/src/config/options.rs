@@ -35,6 +35,9 @@ pub struct OrderChoice {
     /// Least order entropy of `opportunistic`.
     #[serde(default)]
     pub entropy: Option<f64>,
+    /// Length of a unit of `opportunistic` \[bytes\].
+    #[serde(default)]
+    pub unit: Option<u64>,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
