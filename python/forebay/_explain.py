@@ -116,8 +116,8 @@ def _streaming(streaming: Streaming) -> Iterator[str]:
             else ", which takes no memory from what the nodes keep"
         )
         yield (
-            f"order: this entropy costs {_large(streaming.staging_bytes)} of staging memory of this node, for a window of up to "
-            f"{_large(streaming.window_bytes)} and what is read meanwhile{place}"
+            f"order: this entropy costs {_large(streaming.staging_bytes)} of staging memory of this node, for a window of up "
+            f"to {_large(streaming.window_bytes)} and what is read meanwhile{place}"
         )
         yield (
             f"order: {streaming.streamed_units} units are streamed, each from another place of the files; where a seek takes "
