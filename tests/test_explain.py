@@ -141,6 +141,7 @@ STREAMING = Streaming(
     streamed_units=576,
     window_units=20,
     window_bytes=160 * MIB,
+    staging_bytes=180 * MIB,
     entropy_bound=0.8,
     order_entropy=0.8034,
     cross_entropy=1.41,

@@ -448,7 +448,7 @@ def test_a_state_brings_its_lanes_and_groups_along(make, says):
         ({"seed": 9}, (9, 0)),
         ({"kind": "shuffle"}, ("shuffle", "group")),
         ({"last": "drop"}, ("drop", "wrap")),
-        ({"version": 2}, (2, 1)),
+        ({"version": 1}, (1, 2)),
         ({"fingerprint": "0"}, (0,)),
         (
             {"global_batch": 16, "lanes": 8},
@@ -465,7 +465,7 @@ def test_a_state_brings_its_lanes_and_groups_along(make, says):
         ({"lanes": 3}, (8, 3)),
         ({"group_samples": "zz"}, ("group_samples", 1, "zz")),
         ({"group_window": None}, ("group_window", 1, None)),
-        ({"version": 1.0}, ("1.0", 1)),
+        ({"version": 2.0}, ("2.0", 2)),
         ({"step": 1.0}, ("step", "1.0")),
         ({"seed": 2**70}, (1180591620717411303424, 0)),
         ({"last": "\udcff"}, ("wrap",)),
@@ -489,10 +489,10 @@ def test_what_is_no_state_is_refused(make, says):
             loader.load_state_dict(state)
 
 
-def test_a_checkpoint_of_version_1_is_written_and_loaded_in_these_words(make):
+def test_a_checkpoint_of_version_2_is_written_and_loaded_in_these_words(make):
     loader = make(order=forebay.Group(samples=5, window=3, lanes=4), seed=7)
     kept = {
-        "version": 1,
+        "version": 2,
         "kind": "group",
         "last": "wrap",
         "seed": 7,

@@ -253,13 +253,47 @@ def test_a_bound_out_of_reach_names_numbers_that_work(pool, large):
     ):
         found = deliver(pool, large, "raw", [0], order=order, **more | {"options": more["options"] | options})
         assert set(ids_of(found)[0]) == set(range(LARGE_SAMPLES))
-    (message,) = refusals(pool, large, "raw", [0], order="opportunistic:window=9", **more)
+    (message,) = refusals(pool, large, "raw", [0], order="opportunistic:window=40", **more)
     memory = re.search(r'give memory="(\d+MiB)"', message)
     options = {"memory": memory[1]}
-    deliver(pool, large, "raw", [0], order="opportunistic:window=9", **more | {"options": options})
+    deliver(pool, large, "raw", [0], order="opportunistic:window=40", **more | {"options": options})
 
 
-def test_two_windows_are_all_that_memory_needs(pool, large):
+def test_without_a_bound_memory_decides_how_far_it_goes(pool, large):
+    more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 1, "order": "opportunistic"}
+    (much,) = deliver(pool, large, "raw", [0], **more)
+    streaming = much["order"]["streaming"]
+    assert streaming["order_entropy"] >= streaming["entropy_bound"] == 0.85
+    (little,) = deliver(pool, large, "raw", [0], **more, options={"memory": "6MiB"})
+    best = little["order"]["streaming"]
+    assert best["order_entropy"] < 0.85
+    assert best["entropy_bound"] is None
+    assert best["window_units"] < streaming["window_units"]
+    assert set(ids_of([little])[0]) == set(range(LARGE_SAMPLES))
+
+
+@pytest.mark.parametrize("nodes", [[0], [0, 1]], ids=str)
+def test_units_are_as_long_as_asked(pool, large, nodes):
+    more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 2}
+    found = {}
+    for unit in ("64KiB", 300_000, "1GiB"):
+        order = forebay.Opportunistic(window=2, unit=unit)
+        ranks = deliver(pool, large, "raw", nodes, order=order, **more)
+        found[unit] = ranks[0]["order"]["streaming"]
+        for ids in ids_of(ranks):
+            assert set(ids) == set(range(LARGE_SAMPLES))
+    assert [one["unit_bytes"] for one in found.values()][:2] == [64 << 10, 512 << 10]
+    # 16 units of each node are left.
+    assert LARGE_BYTES / found["1GiB"]["unit_bytes"] >= 16 * len(nodes)
+    assert all(one["units"] >= LARGE_BYTES // one["unit_bytes"] for one in found.values())
+    first = deliver(pool, large, "raw", nodes, order="opportunistic:window=2,unit=64KiB", stop=7, **more)
+    for message in refusals(
+        pool, large, "raw", nodes, order="opportunistic:window=2,unit=512KiB", state=first[0]["state"], **more
+    ):
+        assert "other units" in message
+
+
+def test_a_window_and_a_section_are_all_that_memory_needs(pool, large):
     # The least memory that a loader names works, and reads nothing twice.
     more = {"store": LARGE_BYTES // 4, "batch": 36, "order": "opportunistic:window=3"}
     (found,) = deliver(pool, large, "raw", [0], **more)
@@ -286,7 +320,10 @@ def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim):
 
 
 def test_parameters_that_make_no_sense_are_refused(tier_data):
-    for wrong in ({"entropy": 1.5}, {"entropy": -0.1}, {"entropy": "much"}, {"window": 0}, {"window": 2.5}):
+    for wrong in (
+        {"entropy": 1.5}, {"entropy": -0.1}, {"entropy": "much"}, {"window": 0}, {"window": 2.5},
+        {"unit": 65_535}, {"unit": "a lot"}, {"unit": 2.5},
+    ):  # fmt: skip
         with pytest.raises(forebay.OptionError, match=next(iter(wrong))):
             forebay.Opportunistic(**wrong)
     path = str(tier_data.formats["npy"])

@@ -1,9 +1,10 @@
 """The order ``opportunistic`` with data twice the memory of all nodes, against ``shuffle``.
 
-Two nodes keep a part of the data and stream the rest once per epoch, in windows. The memory of a
-node is that for what it keeps and for two windows, together a quarter of the data; a loader in the
-order ``shuffle`` has the same memory, without a store. Both read past the page cache. The storage
-is emulated slower than its model, so times are the model's. No sample crosses the network.
+Two nodes keep a part of the data and stream the rest once per epoch, in a sliding window. The
+memory of a node is that for what it keeps and all that the loader has besides, together a quarter
+of the data; a loader in the order ``shuffle`` has the same memory, without a store. Both read past
+the page cache. The storage is emulated slower than its model, so times are the model's. No sample
+crosses the network.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,73 +24,147 @@ from tiering.study import Study
 SOURCES = {"beegfs": 4, "lustre-hdd": 1}
 """And targets: a file is on one target of `lustre-hdd`, and on four of `beegfs`."""
 NODES = 2
-DATA_BYTES = 512 << 20
-SAMPLE_BYTES = 16_384
-BATCH = 64
 EPOCHS = 4
 SHUFFLED = ("beegfs",)
-"""Where `shuffle` is read, too, for one epoch, and with all windows: `lustre-hdd` takes hours."""
-SMALLEST_BYTES = 16 << 20
-"""Of memory beside two windows: batch buffers and blocks."""
-WINDOWS = (8, 24, 36)
-"""Units of 1 MiB: 36 leave a quarter of the memory for what is kept."""
+"""Where `shuffle` is read, too, for one epoch: `lustre-hdd` takes hours."""
+OTHER_MIB = 8
+"""Of memory beside the window: batch buffers and control."""
+TURNS = 16
+"""Sections of a window, at most."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A row: a window of units of a length."""
+
+    source: str
+    sample_bytes: int
+    batch: int
+    window: int
+    unit_mib: int = 1
+    data_mib: int = 512
+    entropy: float | None = None
+
+    @property
+    def memory_mib(self) -> int:
+        """Memory of the loader: the window, a section, one more for the seam, and the rest."""
+        units = self.window + 2 * -(-self.window // min(TURNS, self.window, self.unit_samples // 8))
+        return -(-units * self.unit_mib * 65 // 64) + OTHER_MIB
+
+    @property
+    def unit_samples(self) -> int:
+        """Samples of a unit."""
+        return self.unit_mib * MIB // self.sample_bytes
+
+    def strategy(self, node_mib: int) -> str:
+        """Row of a bench, where a node has so much memory."""
+        bound = "" if self.entropy is None else f"entropy={self.entropy},"
+        unit = "" if self.unit_mib == 1 else f",unit={self.unit_mib}MiB"
+        kept = max(node_mib - self.memory_mib, 1)
+        order = f"opportunistic:{bound}window={self.window}{unit}"
+        return f"forebay:store={kept}MiB,direct=true@{order}+{self.name}"
+
+    @property
+    def name(self) -> str:
+        """Name of its environment."""
+        return f"w{self.window}u{self.unit_mib}"
+
+
+SHAPES = (
+    Shape("beegfs", 16_384, 64, 24),
+    Shape("beegfs", 16_384, 64, 48),
+    Shape("beegfs", 16_384, 64, 88),
+    Shape("beegfs", 1024, 512, 96, entropy=0.9),
+    Shape("lustre-hdd", 16_384, 64, 88),
+    Shape("lustre-hdd", 16_384, 64, 16, unit_mib=4),
+    Shape("lustre-hdd", 16_384, 64, 4, unit_mib=16),
+    Shape("lustre-hdd", 16_384, 64, 4, unit_mib=32, data_mib=1024),
+)
 
 
 def opportunistic(study: Study) -> list[Row]:
     """Source bytes and time of an epoch, over what is streamed and that at the limit."""
-    samples = study.samples(SAMPLE_BYTES, DATA_BYTES)
+    shapes = study.pick(SHAPES, (Shape("beegfs", 16_384, 64, 1),))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="forebay-study-", dir="/dev/shm") as memory:
-        path = Samples(Path(memory), samples.count, SAMPLE_BYTES).make("npy")
-        Samples(Path(memory), samples.count, SAMPLE_BYTES).raw.unlink()
-        node_bytes = path.stat().st_size // 2 // NODES
-        for source in study.pick(tuple(SOURCES), ("beegfs",)):
-            strategies, surroundings = [], []
-            windows_of = WINDOWS if source in SHUFFLED else WINDOWS[-1:]
-            for window in study.pick(windows_of, (1,)):
-                windows = 2 * (window + 2) * MIB + SMALLEST_BYTES
-                kept = max((node_bytes - windows) // MIB, 1)
-                strategies.append(
-                    f"forebay:store={kept}MiB,direct=true@opportunistic:window={window}+w{window}"
-                )
-                surroundings += ["--environment", f"w{window}:FOREBAY_MEMORY={windows // MIB}MiB"]
-            found = read(source, path, strategies, surroundings, EPOCHS if len(strategies) > 1 else 3)
-            limit = found["limit"]["rate_mib_s"] * MIB
-            rows += [{"source": source, "nodes": NODES, **of_row(row, limit)} for row in found["rows"]]
-            if source in SHUFFLED:
-                budget = f"plain:FOREBAY_MEMORY={max(node_bytes // MIB, 24)}MiB"
-                plain = read(
-                    source, path, ["forebay:direct=true@shuffle+plain"], ["--environment", budget], epochs=1
-                )
-                rows.append({"source": source, "nodes": NODES, **of_row(plain["rows"][0], limit)})
-                for row in rows[-len(found["rows"]) - 1 :]:
-                    row["shuffle_ratio"] = rows[-1]["seconds"] / row["seconds"]
+        for group in grouped(shapes):
+            source, sample_bytes = group[0].source, group[0].sample_bytes
+            samples = study.samples(sample_bytes, group[0].data_mib * MIB)
+            made = Samples(Path(memory), samples.count, sample_bytes)
+            path = made.make("npy")
+            made.raw.unlink(missing_ok=True)
+            rows += of_source(source, path, made.count, group)
+            path.unlink()
+    return rows
+
+
+def grouped(shapes: Sequence[Shape]) -> list[list[Shape]]:
+    """Shapes by storage and data, each group in one bench."""
+    groups: dict[tuple[str, int, int], list[Shape]] = {}
+    for shape in shapes:
+        groups.setdefault((shape.source, shape.sample_bytes, shape.data_mib), []).append(shape)
+    return list(groups.values())
+
+
+def of_source(source: str, path: Path, samples: int, shapes: Sequence[Shape]) -> list[Row]:
+    """Rows of one storage and data set."""
+    node_mib = path.stat().st_size // 2 // NODES // MIB
+    surroundings = [
+        word
+        for shape in shapes
+        for word in ("--environment", f"{shape.name}:FOREBAY_MEMORY={shape.memory_mib}MiB")
+    ]
+    batch, sample_bytes = shapes[0].batch, shapes[0].sample_bytes
+    strategies = [shape.strategy(node_mib) for shape in shapes]
+    found = read(source, path, strategies, surroundings, batch, EPOCHS)
+    limit = found["limit"]["rate_mib_s"] * MIB
+    shared = {
+        "source": source,
+        "nodes": NODES,
+        "sample_bytes": sample_bytes,
+        "samples": samples,
+    }
+    rows = [shared | of_row(row, limit) for row in found["rows"]]
+    if source in SHUFFLED and sample_bytes > 4096:
+        budget = f"plain:FOREBAY_MEMORY={max(node_mib, 24)}MiB"
+        strategies = ["forebay:direct=true@shuffle+plain"]
+        plain = read(source, path, strategies, ["--environment", budget], batch, epochs=1)
+        shuffled = shared | of_row(plain["rows"][0], limit)
+        rows.append(shuffled)
+        for row in rows:
+            row["shuffle_ratio"] = shuffled["seconds"] / row["seconds"]
     return rows
 
 
 def read(
-    source: str, path: Path, strategies: Sequence[str], surroundings: Sequence[str], epochs: int
+    source: str, path: Path, strategies: Sequence[str], surroundings: Sequence[str], batch: int, epochs: int
 ) -> Result:
     """Run a bench of one rank per node."""
     return run(
         "bench", str(path), "--strategies", ",".join(strategies), *surroundings, "--pfs", source, "--targets",
-        str(SOURCES[source]), "--ranks", str(NODES), "--nodes", str(NODES), "--batch-size", str(BATCH),
+        str(SOURCES[source]), "--ranks", str(NODES), "--nodes", str(NODES), "--batch-size", str(batch),
         "--epochs", str(epochs), "--repetitions", "1", "--cold", "--skip-verify",
     )  # fmt: skip
 
 
 def of_row(row: Any, limit: float) -> Row:
-    """Epochs that are neither the first nor the last; the only one, if there is one."""
+    """Times of epochs that are neither the first nor the last; the only one, if there is one.
+
+    Source bytes are those of all epochs, without the one read of what is kept: an epoch reads ahead
+    into the next one.
+    """
     if row["status"] != "ok":
         raise RuntimeError(f"{row['name']}: {row['error']}")
     every = row["repetitions"][0]["by_epoch"]
     epochs = every[1:-1] or every
     requested = epochs[0]["requested_bytes"]
     seconds = statistics.median(one["seconds"] for one in epochs)
-    read = statistics.mean(one["pfs"]["read_bytes"] for one in epochs)
+    total = sum(one["pfs"]["read_bytes"] for one in every)
     streamed = (
         statistics.mean(one["levels"]["source"] for one in epochs) if "share" in epochs[0]["levels"] else None
     )
+    kept = requested - streamed if streamed else 0
+    read = (total - kept) / len(every)
     gib = sum(one["requested_bytes"] for one in every) / (1 << 30)
     window = re.search(r"window=(\d+)", row["order"])
     return {

@@ -21,7 +21,8 @@ from storing.local_tiers import DEADLINE_S, NODES
 from tiering.study import Study
 
 ORDERS = (
-    "shuffle", "local-shuffle", "local-shuffle:steps=8", "opportunistic", "opportunistic:entropy=0.9",
+    "shuffle", "local-shuffle", "local-shuffle:steps=8", "opportunistic", "opportunistic:entropy=0.8",
+    "opportunistic:entropy=0.88", "opportunistic:entropy=0.9",
     "group:samples=64,window=4", "sequential",
 )  # fmt: skip
 """Of so little data, the groups of `group` would be single samples by default."""

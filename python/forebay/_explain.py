@@ -97,7 +97,7 @@ def _streaming(streaming: Streaming) -> Iterator[str]:
         window = f"{streaming.window_units} units of about {_large(streaming.unit_bytes)}"
         yield (
             f"order: opportunistic; the nodes keep {kept} of the samples and stream {streamed} once per epoch "
-            f"({_large(streaming.streamed_bytes)}, all {streaming.nodes} node(s) together), in windows of {window}"
+            f"({_large(streaming.streamed_bytes)}, all {streaming.nodes} node(s) together), in a window of {window}"
         )
     yield (
         f"order: this node keeps {_share(streaming.own_resident_share)} of the samples in "
@@ -111,13 +111,17 @@ def _streaming(streaming: Streaming) -> Iterator[str]:
     if streaming.streamed_units:
         more = streaming.streamed_bytes - streaming.streamed_bytes_without_windows
         place = (
-            f"; without them the nodes would keep {_large(more)} more, which is streamed in each epoch"
+            f"; without it the nodes would keep {_large(more)} more, which is streamed in each epoch"
             if more
-            else ", which take no memory from what the nodes keep"
+            else ", which takes no memory from what the nodes keep"
         )
         yield (
-            f"order: this entropy costs two windows of up to {_large(streaming.window_bytes)} in the staging memory of this "
-            f"node{place}"
+            f"order: this entropy costs {_large(streaming.staging_bytes)} of staging memory of this node, for a window of up "
+            f"to {_large(streaming.window_bytes)} and what is read meanwhile{place}"
+        )
+        yield (
+            f"order: {streaming.streamed_units} units are streamed, each from another place of the files; where a seek takes "
+            "as long as reading one, longer units (unit=) read faster and shuffle neighbours less"
         )
 
 

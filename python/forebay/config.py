@@ -138,11 +138,14 @@ class Streaming:
     streamed_units: int
     """Units that no node keeps."""
     window_units: int
-    """Units of a window."""
+    """Units of a window, from which samples are drawn at once."""
     window_bytes: int
-    """Most bytes of a window of this node; staging memory holds two [bytes]."""
+    """Most bytes of a window of this node [bytes]."""
+    staging_bytes: int
+    """Staging memory of this node for a window and for what is read meanwhile [bytes]."""
     entropy_bound: float | None
-    """Least order entropy; None where the user gave a window alone, or nothing is streamed."""
+    """Least order entropy; None where the user gave a window alone, nothing is streamed, or the
+    default is out of reach."""
     order_entropy: float
     """Order entropy of the samples drawn: 1 for a full shuffle."""
     cross_entropy: float

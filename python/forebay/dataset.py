@@ -345,8 +345,8 @@ class Dataset:
 
         Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
         also where ids repeat. The files stay open. The interpreter lock is released meanwhile, and
-        Ctrl-C ends the call between two reads. With ``decode=``, samples are read and decoded one by
-        one, with the random numbers of seed 0 and epoch 0.
+        Ctrl-C ends the call between two reads. With ``decode=``, samples are read and decoded one
+        by one, with the random numbers of seed 0 and epoch 0.
 
         Parameters
         ----------

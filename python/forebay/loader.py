@@ -326,6 +326,7 @@ class Loader:
             "lanes": None,
             "steps": None,
             "entropy": None,
+            "unit": None,
             "repeats": False,
         }
         if isinstance(order, str):

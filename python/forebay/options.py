@@ -225,21 +225,32 @@ class Opportunistic:
     ----------
     entropy : float, optional
         Least order entropy, from 0 (a fixed order) to 1 (a full shuffle). The window follows from
-        it. 0.8 by default; with ``window`` alone, no bound.
+        it. By default 0.85, or the highest that memory and nodes allow; with ``window`` alone, no
+        bound.
     window : int, optional
-        Units of a window: runs of samples of about 1 MiB or more. By default the fewest that reach
-        ``entropy``. Staging memory holds two windows.
+        Units of the stream from which samples are drawn at once. By default the fewest that reach
+        ``entropy``.
+    unit : int or str, optional
+        Length of a unit, a run of samples that is kept or streamed as a whole: bytes, or a string
+        such as ``"64MiB"``; rounded up to a power of two, at least 64 KiB, and as long as leaves 16
+        units per node at most. On disks each unit costs a seek. By default as long as leaves 2,048
+        units per node, from 1 to 256 MiB and at least 64 samples, but shorter if else a node had
+        fewer than 64.
 
     Raises
     ------
     OptionError
-        If the entropy is not from 0 to 1, or the window not an integer of at least 1.
+        If the entropy is not from 0 to 1, the window not an integer of at least 1, or the unit
+        shorter than 64 KiB.
     """
 
     entropy: float | None = None
     window: int | None = None
+    unit: int | str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.unit, str):
+            object.__setattr__(self, "unit", parse_bytes("Opportunistic(unit=)", self.unit))
         _check_fields(self, "order")
 
 

@@ -2,30 +2,33 @@
 //! enough.
 //!
 //! Each sample of a step is drawn from its class on its node: the resident samples that are left,
-//! or those left in the window. These are its candidates. The paper (Zhu et al.) gives no formula;
-//! these estimates are Forebay's own:
+//! or those left in the window. The paper (Zhu et al.) gives no formula; these estimates are
+//! Forebay's own:
 //!
 //! 1. **Order entropy** H = \[Σ log (candidates of a draw) + Σ log (g! / Π h!)\] / log N!. The
-//!    first sum is log R! for R resident samples of a node, and log K! for a window of K samples.
-//!    The second one is over the steps and the two classes: g samples of a step are of a class, h
-//!    of them drawn by one node. Which of the nodes draws first makes no other step, so it is
-//!    counted as free, as in `local-shuffle`. On one node the second sum is 0.
+//!    first sum is the logarithm of the number of sequences that the draws can make. It is log R!
+//!    for R resident samples of a node. For streamed ones it is Σ log (K! / Π k!) over the
+//!    sections, where turns take k samples each of the K of a section, and Σ log T! over the turns,
+//!    of T samples: about log(w·S) − 1 per sample. The second sum is over the steps and the two
+//!    classes: g samples of a step are of a class, h of them drawn by one node. Which of the nodes
+//!    draws first makes no other step, so it is counted as free, as in `local-shuffle`. On one node
+//!    the second sum is 0.
 //! 2. **Cross-entropy** = mean log (samples left / candidates): what a draw lacks to one of a full
 //!    shuffle \[nats\]. As the samples left are N, N − 1, ..., 1, it is (1 − H)·log N! / N.
 //!
 //! With `drop`, which leaves samples out, N counts the draws, and log N! is that of as many draws
 //! from all samples.
 //!
-//! Not counted: which units share a window. Windows are taken as w units of the mean size, and g as
-//! even over the steps; where nodes differ in phase, that understates H.
+//! Not counted: which units share a window. Units are taken as all of the mean size, and g as even
+//! over the steps; where nodes differ in phase, that understates H.
 //!
-//! H rises with w: a longer window replaces parts of shorter ones. So the smallest window for a
-//! bound is found by halving.
+//! H rises with w, but for roundings. So a smallest window for a bound is found by halving.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ln_factorial::ln_factorial;
 use crate::opportunistic::{NodePart, Opportunistic, streamed_before};
+use crate::stream_sections::Sections;
 
 /// How random the draws of an order are; see the module header.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,7 +60,7 @@ impl DrawEntropy {
         let rank_batch = global_batch / parts.shares().ranks();
         let of_node = |part: &NodePart| {
             let streamed = part.streamed();
-            let candidates = ln_factorial(part.resident) + ln_windows(parts, streamed, window);
+            let candidates = ln_factorial(part.resident) + ln_draws(parts, streamed, window);
             candidates - ln_step_orders(part.samples, streamed, rank_batch * part.ranks)
         };
         let streamed = parts.nodes().iter().map(NodePart::streamed).sum();
@@ -98,10 +101,37 @@ pub(crate) fn window_samples(parts: &Opportunistic, streamed: u64, window: u64) 
     ((window as f64 * parts.mean_unit()).round() as u64).clamp(1, streamed.max(1))
 }
 
-/// Σ log K! over the windows of a slice.
-fn ln_windows(parts: &Opportunistic, streamed: u64, window: u64) -> f64 {
-    let length = window_samples(parts, streamed, window);
-    (streamed / length) as f64 * ln_factorial(length) + ln_factorial(streamed % length)
+/// Logarithm of the number of sequences of a slice of `streamed` samples.
+fn ln_draws(parts: &Opportunistic, streamed: u64, window: u64) -> f64 {
+    if streamed == 0 {
+        return 0.0;
+    }
+    let units = ((streamed as f64 / parts.mean_unit().max(1.0)).round() as u64).clamp(1, streamed);
+    let sections = Sections::new(units, window, parts.turns(window));
+    let edge = |section| share_end(streamed, units, sections.first_unit(section));
+    let (mut found, mut from) = (0.0, 0);
+    for section in 0..sections.count() {
+        let length = edge(section + 1) - from;
+        from += length;
+        // Its turns take the one number of samples or the next one.
+        let turns = sections.turns_of(section);
+        let turns = turns.end - turns.start;
+        let (each, more) = (length / turns, length % turns);
+        found += ln_factorial(length) - (turns - more) as f64 * ln_factorial(each);
+        found -= more as f64 * ln_factorial(each + 1);
+    }
+    let mut start = 0;
+    for turn in 1..=sections.count() {
+        let end = if turn == sections.count() { streamed } else { sections.turn_start(turn, edge) };
+        found += ln_factorial(end - start);
+        start = end;
+    }
+    found
+}
+
+/// Samples of the first `units` of `all` equal units that have `samples` together.
+fn share_end(samples: u64, all: u64, units: u64) -> u64 {
+    (u128::from(samples) * u128::from(units) / u128::from(all)) as u64
 }
 
 /// Σ log g! over the steps of a sequence of `samples`, of which `streamed` are streamed, and over
@@ -124,14 +154,15 @@ fn ln_step_orders(samples: u64, streamed: u64, batch: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     use forebay_types::{Rank, SampleId};
 
     use super::*;
     use crate::node_shares::{NodeShares, ShareUnit};
-    use crate::opportunistic::{Entry, Finder};
+    use crate::opportunistic::Finder;
+    use crate::permutation::{Key, Permutation, Purpose, shuffle};
 
     /// Nodes with one rank each that take the same number of samples, in units of 3.
     fn parts(samples: u64, nodes: u32, window: u64, resident: impl Fn(usize) -> bool) -> Opportunistic {
@@ -139,38 +170,71 @@ mod tests {
         let units: Vec<ShareUnit> = (0..samples).step_by(3).map(unit).collect();
         let ranks: Vec<Vec<Rank>> = (0..nodes).map(|rank| vec![Rank(rank)]).collect();
         let shares = Arc::new(NodeShares::new(samples, &units, &ranks, 4));
-        Opportunistic::new(1, window, shares, resident, |_| samples / u64::from(nodes))
+        Opportunistic::new(1, window, 1, shares, resident, |_| samples / u64::from(nodes))
     }
 
     #[test]
-    fn on_one_node_the_candidates_are_those_of_each_draw() {
-        for (samples, window, kept) in [(60, 2, 3), (90, 1, 2), (90, 30, 5), (120, 4, 40), (120, 3, 0)] {
+    fn on_one_node_the_draws_make_as_many_sequences_as_counted() {
+        for (samples, window, kept) in [(60, 2, 3), (90, 1, 2), (90, 30, 5), (1200, 4, 40), (3000, 50, 0)] {
             let parts = parts(samples, 1, window, |unit| unit % 5 < kept);
             let (stream, part) = (parts.stream(3), &parts.nodes()[0]);
-            let mut finder = Finder::new(&parts, &stream, 0);
-            let delivered: Vec<SampleId> = (0..samples).map(|position| finder.sample(position)).collect();
-            let (mut found, mut cross) = (0.0, 0.0);
-            for position in 0..samples {
-                // All that this draw could be: what is not drawn yet of its class.
-                let mut candidates: Vec<SampleId> = match part.entry(position) {
-                    Entry::Resident(_) => {
-                        (0..part.resident).map(|number| parts.resident_sample(0, number)).collect()
-                    }
-                    Entry::Streamed(entry) => {
-                        let entries = parts.window_at(&stream, 0, entry).entries;
-                        entries.map(|entry| parts.streamed_sample(&stream, 0, entry)).collect()
-                    }
-                };
-                candidates.retain(|sample| !delivered[..position as usize].contains(sample));
-                assert!(candidates.contains(&delivered[position as usize]));
-                found += (candidates.len() as f64).ln();
-                cross += ((samples - position) as f64 / candidates.len() as f64).ln() / samples as f64;
+            let (slice, mut finder) = (parts.slice(&stream, 0), Finder::new(&parts, &stream, 0));
+            // Samples by section and turn, as they come.
+            let mut cells: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+            for entry in 0..part.streamed() {
+                let (section, _) = finder.streamed(entry);
+                *cells.entry((section, slice.turn_at(entry))).or_default() += 1;
             }
+            let of = |pick: fn(&(u64, u64)) -> u64| {
+                let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+                for (cell, count) in &cells {
+                    *sums.entry(pick(cell)).or_default() += count;
+                }
+                sums.into_values().map(ln_factorial).sum::<f64>()
+            };
+            let cut = of(|cell| cell.0) - cells.values().copied().map(ln_factorial).sum::<f64>();
+            let found = ln_factorial(part.resident) + cut + of(|cell| cell.1);
             let entropy = DrawEntropy::of(&parts, 4, window);
-            let expected = found / ln_factorial(samples);
-            assert!((entropy.order_entropy - expected).abs() < 1e-9, "{samples} {window}: {entropy:?}");
+            let (full, expected) = (ln_factorial(samples), found / ln_factorial(samples));
+            assert!(
+                (entropy.order_entropy - expected).abs() < 1e-9,
+                "{samples} {window}: {entropy:?}, {expected}"
+            );
+            let cross = (1.0 - expected) * full / samples as f64;
             assert!((entropy.cross_entropy - cross).abs() < 1e-9, "{samples} {window}: {entropy:?}");
         }
+    }
+
+    #[test]
+    fn all_sequences_that_are_counted_come() {
+        // Sections of one unit of 3 samples, in windows of 2: the keys of the permutations differ.
+        let seeds = 0..4000_u64;
+        let sequences: HashSet<Vec<u64>> = seeds
+            .map(|seed| {
+                let sections = Sections::new(2, 2, 2);
+                let edge = |section: u64| 3 * section.min(2);
+                let shuffles = [0, 1]
+                    .map(|section| Permutation::new(Key::new(seed, Purpose::StreamSection).with(section), 3));
+                let mut sequence = Vec::new();
+                for turn in 0..sections.count() {
+                    let mut drawn: Vec<u64> = sections
+                        .drawn_in(turn)
+                        .flat_map(|section| {
+                            let part = sections.drawn_before(section, 3, turn)
+                                ..sections.drawn_before(section, 3, turn + 1);
+                            let shuffle = &shuffles[section as usize];
+                            part.map(move |place| edge(section) + shuffle.at(place)).collect::<Vec<u64>>()
+                        })
+                        .collect();
+                    shuffle(Key::new(seed, Purpose::StreamTurn).with(turn), &mut drawn);
+                    sequence.extend(drawn);
+                }
+                sequence
+            })
+            .collect();
+        // Turn 0 takes section 0 and 1 of the 3 samples of section 1, which can be any; turn 1 the
+        // rest.
+        assert_eq!(sequences.len(), 3 * 24 * 2);
     }
 
     /// All sequences of `items`.

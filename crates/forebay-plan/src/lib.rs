@@ -20,7 +20,7 @@
 //!   chunks ([`ChunkSet`]).
 //! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]).
 //! - `stream_memory`: which units the nodes keep in memory beside windows of what they stream
-//!   ([`StreamMemory`]).
+//!   ([`StreamMemory`]); `stream_sections`: how these windows move on.
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -61,6 +61,7 @@ mod state;
 mod store_layout;
 mod strategy;
 mod stream_memory;
+mod stream_sections;
 mod tier_forecast;
 
 pub use chunk_set::ChunkSet;
@@ -84,5 +85,5 @@ pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
 };
-pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes, staging_bytes};
+pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes};
 pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};

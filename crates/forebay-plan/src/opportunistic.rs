@@ -3,16 +3,19 @@
 //!
 //! How it works, in order:
 //! 1. The ranks of node v take n samples in an epoch: its sequence. R of them are those of the
-//!    units that are resident there, so the node streams n − R. A unit that would make R exceed n is
-//!    streamed.
+//!    units that are resident there, so the node streams n − R. A unit that would make R exceed n
+//!    is streamed.
 //! 2. The streamed units of all nodes form one stream. A permutation keyed by (seed, epoch) lays
 //!    them end to end. Each node has a slice of n − R samples, in the order of the nodes' numbers.
 //!    A unit may be cut between two nodes. So no resident sample ever moves, and every rank has
 //!    exactly its number of samples, however unequal the shares are.
-//! 3. In its slice, a node shuffles windows of w units by a permutation keyed by (seed, epoch,
-//!    node, window). It shuffles all its resident samples by one keyed by (seed, epoch, node).
+//! 3. A node goes through its slice in sections and turns (`stream_sections`): a window of w units
+//!    moves on by a section after each turn. Each section is shuffled by a permutation keyed by
+//!    (seed, epoch, node, section); each of its turns takes the next part of it. What a turn takes
+//!    of its sections is shuffled by one keyed by (seed, epoch, node, turn). All resident samples
+//!    of the node are shuffled by one keyed by (seed, epoch, node).
 //! 4. Position p of the node's sequence is streamed where ⌊p·c/n⌋ rises after it, c = n − R. It has
-//!    entry ⌊p·c/n⌋ of the windows, else entry p − ⌊p·c/n⌋ of the resident samples. So each run of
+//!    entry ⌊p·c/n⌋ of the turns, else entry p − ⌊p·c/n⌋ of the resident samples. So each run of
 //!    positions has the same share of both, to one sample.
 //! 5. A step takes the next positions, and its ranks share them in their order on the node. What
 //!    `wrap` repeats comes from the start of the sequence.
@@ -28,6 +31,7 @@ use forebay_types::{Rank, SampleId};
 
 use crate::node_shares::NodeShares;
 use crate::permutation::{Key, Permutation, Purpose};
+use crate::stream_sections::{Sections, TurnRule};
 
 /// Which samples each node holds, and which it streams.
 #[derive(Debug)]
@@ -35,6 +39,7 @@ pub(crate) struct Opportunistic {
     seed: u64,
     /// w.
     window: u64,
+    rule: TurnRule,
     shares: Arc<NodeShares>,
     nodes: Box<[NodePart]>,
     /// Streamed units, ascending.
@@ -68,7 +73,7 @@ pub(crate) struct NodePart {
 pub(crate) enum Entry {
     /// Entry of the shuffled resident samples.
     Resident(u64),
-    /// Entry of the windows.
+    /// Entry of the turns.
     Streamed(u64),
 }
 
@@ -93,12 +98,12 @@ impl NodePart {
         }
     }
 
-    /// Entries of the windows at positions before `position`.
+    /// Entries of the turns at positions before `position`.
     pub(crate) fn streamed_before(&self, position: u64) -> u64 {
         streamed_before(self.streamed(), self.samples, position)
     }
 
-    /// The position of an entry of the windows.
+    /// The position of an entry of the turns.
     pub(crate) fn position_of(&self, entry: u64) -> u64 {
         let end = (u128::from(entry) + 1) * u128::from(self.samples);
         (end.div_ceil(u128::from(self.streamed())) - 1) as u64
@@ -132,20 +137,13 @@ impl Stream {
     }
 }
 
-/// A window of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    number: u64,
-    /// Its entries, counted from the first of the node's slice.
-    pub(crate) entries: Range<u64>,
-}
-
 impl Opportunistic {
-    /// Where node v holds the units of `shares` that `resident` says, and a rank takes as many
-    /// samples in an epoch as `taken` says, nothing twice.
+    /// Where node v holds the units of `shares` that `resident` says, and a rank takes `batch`
+    /// samples per step, and as many in an epoch as `taken` says, nothing twice.
     pub(crate) fn new(
         seed: u64,
         window: u64,
+        batch: u64,
         shares: Arc<NodeShares>,
         resident: impl Fn(usize) -> bool,
         taken: impl Fn(Rank) -> u64,
@@ -189,7 +187,8 @@ impl Opportunistic {
         debug_assert!(end <= streamed_samples, "what is not resident is streamed once at most");
         let digest = digest.word();
         let (streamed, last) = (streamed.into(), Mutex::default());
-        Self { seed, window, shares, nodes, streamed, streamed_samples, digest, last }
+        let rule = TurnRule::new(&shares, batch);
+        Self { seed, window, rule, shares, nodes, streamed, streamed_samples, digest, last }
     }
 
     /// What each node holds.
@@ -217,21 +216,29 @@ impl Opportunistic {
         self.streamed_samples as f64 / self.streamed.len().max(1) as f64
     }
 
-    /// Most steps that a window of a node is held for, and most samples of one, at `batch` samples
-    /// per rank and step.
+    /// P, for windows of `window` units.
+    pub(crate) fn turns(&self, window: u64) -> u64 {
+        self.rule.turns(window)
+    }
+
+    /// Most steps that a section of a node is held for, and most samples of a window, at `batch`
+    /// samples per rank and step.
     pub(crate) fn longest_window(&self, batch: u64) -> (u64, u64) {
         let length = |unit: &usize| {
             let samples = self.shares.unit_samples(*unit);
             samples.end - samples.start
         };
         let longest = self.streamed.iter().map(length).max().unwrap_or(0);
+        let turns = self.turns(self.window);
         let of_node = |part: &NodePart| {
-            let samples = longest.saturating_mul(self.window).min(part.streamed());
+            let samples = longest.saturating_mul(self.window + 1).min(part.streamed());
             if samples == 0 {
                 return (1, 0);
             }
-            let positions = u128::from(samples) * u128::from(part.samples) / u128::from(part.streamed());
-            // A window begins and ends inside a step.
+            // At the ends of an epoch, a turn takes up to twice the part of a section.
+            let drawn = samples.saturating_mul(2).saturating_add(turns * turns).min(part.streamed());
+            let positions = u128::from(drawn) * u128::from(part.samples) / u128::from(part.streamed());
+            // A turn begins and ends inside a step.
             (positions as u64 / (batch * part.ranks) + 2, samples)
         };
         let longer = |one: (u64, u64), other: (u64, u64)| (one.0.max(other.0), one.1.max(other.1));
@@ -266,27 +273,28 @@ impl Opportunistic {
         Stream { epoch, units, starts: starts.into() }
     }
 
-    /// The window of a node that holds an entry.
-    pub(crate) fn window_at(&self, stream: &Stream, node: usize, entry: u64) -> Window {
-        let slice = &self.nodes[node].slice;
-        let first = stream.place(slice.start);
-        let number = (stream.place(slice.start + entry) - first) as u64 / self.window;
-        let edge = |number: u64| {
-            let place = number.saturating_mul(self.window).saturating_add(first as u64);
-            let start = stream.starts[place.min(stream.starts.len() as u64 - 1) as usize];
-            start.clamp(slice.start, slice.end) - slice.start
-        };
-        Window { number, entries: edge(number)..edge(number + 1) }
+    /// How a node goes through its slice.
+    pub(crate) fn slice<'a>(&'a self, stream: &'a Stream, node: usize) -> Slice<'a> {
+        let range = &self.nodes[node].slice;
+        let first = stream.place(range.start) as u64;
+        let units = if range.is_empty() { 0 } else { stream.place(range.end - 1) as u64 + 1 - first };
+        let sections = Sections::new(units, self.window, self.turns(self.window));
+        Slice { stream, range, first, sections }
     }
 
-    /// The permutation of a window's entries.
-    pub(crate) fn window_shuffle(&self, stream: &Stream, node: usize, window: &Window) -> Permutation {
-        let key = Key::new(self.seed, Purpose::StreamWindow).with(stream.epoch);
-        let length = window.entries.end - window.entries.start;
-        Permutation::new(key.with(node as u64).with(window.number), length)
+    /// The permutation of a section's samples.
+    fn section_shuffle(&self, stream: &Stream, node: usize, section: u64, length: u64) -> Permutation {
+        let key = Key::new(self.seed, Purpose::StreamSection).with(stream.epoch).with(node as u64);
+        Permutation::new(key.with(section), length)
     }
 
-    /// The streamed sample of a node at `entry` of its slice, before windows are shuffled.
+    /// The permutation of what a turn takes of its sections, laid end to end.
+    fn turn_shuffle(&self, stream: &Stream, node: usize, turn: u64, length: u64) -> Permutation {
+        let key = Key::new(self.seed, Purpose::StreamTurn).with(stream.epoch).with(node as u64);
+        Permutation::new(key.with(turn), length)
+    }
+
+    /// The streamed sample of a node at `entry` of its slice, before anything is shuffled.
     pub(crate) fn streamed_sample(&self, stream: &Stream, node: usize, entry: u64) -> SampleId {
         let position = self.nodes[node].slice.start + entry;
         let place = stream.place(position);
@@ -309,20 +317,91 @@ impl Opportunistic {
     }
 }
 
-/// Finds the samples of one node in one epoch; keeps the window of the last one.
+/// The slice of a node in an epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice<'a> {
+    stream: &'a Stream,
+    range: &'a Range<u64>,
+    /// Place of its first unit.
+    first: u64,
+    pub(crate) sections: Sections,
+}
+
+impl Slice<'_> {
+    /// The first entry of a section, counted from the start of the slice; its end if there is no
+    /// such section.
+    pub(crate) fn section_start(&self, section: u64) -> u64 {
+        let place = self.first + self.sections.first_unit(section);
+        let start = self.stream.starts[place.min(self.stream.starts.len() as u64 - 1) as usize];
+        start.clamp(self.range.start, self.range.end) - self.range.start
+    }
+
+    /// The first entry of a turn; all of them if there is no such turn.
+    pub(crate) fn turn_start(&self, turn: u64) -> u64 {
+        if turn >= self.sections.count() {
+            return self.range.end - self.range.start;
+        }
+        self.sections.turn_start(turn, |section| self.section_start(section))
+    }
+
+    /// The turn that has an entry.
+    pub(crate) fn turn_at(&self, entry: u64) -> u64 {
+        let (mut low, mut high) = (0, self.sections.count());
+        // The last turn that starts at or before the entry: one that starts with it may be empty.
+        while low + 1 < high {
+            let middle = low + (high - low) / 2;
+            if self.turn_start(middle) <= entry { low = middle } else { high = middle }
+        }
+        low
+    }
+}
+
+/// A section that a finder draws from.
+#[derive(Clone, Debug)]
+struct Section {
+    number: u64,
+    /// Its first entry.
+    start: u64,
+    length: u64,
+    shuffle: Permutation,
+}
+
+/// The turn that a finder is in.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    entries: Range<u64>,
+    shuffle: Permutation,
+    sections: Vec<Section>,
+    /// For each section, what is drawn of it before this turn, and the end of what this turn takes
+    /// of it and of those before it.
+    parts: Vec<(u64, u64)>,
+}
+
+/// Finds the samples of one node in one epoch; keeps the turn of the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct Finder<'a> {
     order: &'a Opportunistic,
     stream: &'a Stream,
     node: usize,
+    slice: Slice<'a>,
     residents: Permutation,
-    window: Option<(Window, Permutation)>,
+    turn: Option<Turn>,
 }
 
 impl<'a> Finder<'a> {
     pub(crate) fn new(order: &'a Opportunistic, stream: &'a Stream, node: usize) -> Self {
         let residents = order.resident_shuffle(stream.epoch, node);
-        Self { order, stream, node, residents, window: None }
+        Self { order, stream, node, slice: order.slice(stream, node), residents, turn: None }
+    }
+
+    /// The same, after a turn that another finder of the node was in during the epoch.
+    pub(crate) fn after(self, turn: Option<Turn>) -> Self {
+        Self { turn, ..self }
+    }
+
+    /// The turn of the last sample.
+    pub(crate) fn into_turn(self) -> Option<Turn> {
+        self.turn
     }
 
     /// The sample at a position of the node's sequence, which starts again at its end.
@@ -330,22 +409,52 @@ impl<'a> Finder<'a> {
         let part = &self.order.nodes[self.node];
         match part.entry(position % part.samples) {
             Entry::Resident(entry) => self.order.resident_sample(self.node, self.residents.at(entry)),
-            Entry::Streamed(entry) => self.streamed(entry),
+            Entry::Streamed(entry) => self.streamed(entry).1,
         }
     }
 
-    /// The sample at an entry of the node's windows.
-    pub(crate) fn streamed(&mut self, entry: u64) -> SampleId {
-        let (window, shuffle) = match self.window.take() {
-            Some(known) if known.0.entries.contains(&entry) => known,
-            _ => {
-                let window = self.order.window_at(self.stream, self.node, entry);
-                let shuffle = self.order.window_shuffle(self.stream, self.node, &window);
-                (window, shuffle)
-            }
+    /// The sample at an entry of the node's turns, and the section that it is from.
+    pub(crate) fn streamed(&mut self, entry: u64) -> (u64, SampleId) {
+        let turn = match self.turn.take() {
+            Some(known) if known.entries.contains(&entry) => known,
+            before => self.begin(entry, before.map_or_else(Vec::new, |turn| turn.sections)),
         };
-        let place = window.entries.start + shuffle.at(entry - window.entries.start);
-        self.window = Some((window, shuffle));
-        self.order.streamed_sample(self.stream, self.node, place)
+        let drawn = turn.shuffle.at(entry - turn.entries.start);
+        let number = turn.parts.partition_point(|(_, end)| *end <= drawn);
+        let start = if number == 0 { 0 } else { turn.parts[number - 1].1 };
+        let section = &turn.sections[number];
+        let place = section.start + section.shuffle.at(turn.parts[number].0 + drawn - start);
+        let found = (section.number, self.order.streamed_sample(self.stream, self.node, place));
+        self.turn = Some(turn);
+        found
+    }
+
+    /// Begins the turn of an entry, after a turn of `known` sections.
+    fn begin(&self, entry: u64, mut known: Vec<Section>) -> Turn {
+        let Self { order, stream, node, slice, .. } = self;
+        let number = slice.turn_at(entry);
+        let entries = slice.turn_start(number)..slice.turn_start(number + 1);
+        let shuffle = order.turn_shuffle(stream, *node, number, entries.end - entries.start);
+        let drawn = slice.sections.drawn_in(number);
+        known.retain(|section| drawn.contains(&section.number));
+        let mut sections = Vec::with_capacity((drawn.end - drawn.start) as usize);
+        let mut before = known.into_iter().peekable();
+        for section in drawn {
+            let section = before.next_if(|known| known.number == section).unwrap_or_else(|| {
+                let start = slice.section_start(section);
+                let length = slice.section_start(section + 1) - start;
+                let shuffle = order.section_shuffle(stream, *node, section, length);
+                Section { number: section, start, length, shuffle }
+            });
+            sections.push(section);
+        }
+        let mut end = 0;
+        let parts = sections.iter().map(|section| {
+            let drawn = |turn| slice.sections.drawn_before(section.number, section.length, turn);
+            end += drawn(number + 1) - drawn(number);
+            (drawn(number), end)
+        });
+        let parts = parts.collect();
+        Turn { entries, shuffle, sections, parts }
     }
 }

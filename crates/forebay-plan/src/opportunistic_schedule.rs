@@ -3,8 +3,9 @@
 //! How it works, in order:
 //! 1. An epoch begins with a segment without samples, so that a schedule never stalls: a node may
 //!    stream nothing.
-//! 2. A window of a node is a segment: its units are read as a whole when its first sample is
-//!    needed. A schedule that starts inside a window takes what is left.
+//! 2. A section of a node is a segment: its units are read as a whole when its first sample is
+//!    needed. Its samples are known when all turns that draw from it are laid out, those of later
+//!    sections in part. A schedule that starts inside an epoch takes what is left of the sections.
 //! 3. Streamed samples that `wrap` repeats in the last step are a segment of their own.
 //!
 //! Resident samples are in no segment: each rank finds its own ([`Order::resident_batch`]).
@@ -13,9 +14,10 @@ use std::sync::Arc;
 
 use forebay_types::Rank;
 
-use crate::opportunistic::{Entry, Finder, NodePart, Opportunistic, Stream};
+use crate::opportunistic::{Entry, Finder, NodePart, Opportunistic, Slice, Stream, Turn};
 use crate::order::Order;
 use crate::segment::{Demand, Segment};
+use std::collections::VecDeque;
 
 /// How far a schedule is.
 #[derive(Clone, Debug)]
@@ -35,21 +37,78 @@ struct Cursor {
     node: usize,
     /// The ranks, with their local numbers.
     ranks: Vec<(u32, Rank)>,
-    /// The first entry of its windows that is not in a segment.
-    entry: u64,
+    /// The first entry that the schedule takes of the epoch.
+    start: u64,
+    /// The next turn to lay out.
+    turn: u64,
+    /// The first section that is not in a segment yet; `pending` begins with it.
+    section: u64,
+    /// For each section from there on, its samples in the turns that are laid out; steps are those
+    /// of the epoch.
+    pending: VecDeque<Vec<Demand>>,
+    /// The turn that was laid out last.
+    last_turn: Option<Turn>,
 }
 
 impl Cursor {
+    /// Begins an epoch at one of its entries.
+    fn begin(&mut self, slice: &Slice<'_>, start: u64) {
+        self.start = start;
+        self.turn = slice.turn_at(start);
+        self.section = slice.sections.drawn_in(self.turn).start;
+        self.pending.clear();
+        self.last_turn = None;
+    }
+
     /// The step of the epoch that takes an entry.
     fn step(&self, order: &Order, parts: &Opportunistic, entry: u64) -> u64 {
         let part = &parts.nodes()[self.node];
         part.position_of(entry) / (order.spec().batch * part.ranks)
     }
 
-    /// Whether entries are left, and the step of the first one.
-    fn first_step(&self, order: &Order, parts: &Opportunistic) -> Option<u64> {
-        let is_left = self.entry < parts.nodes()[self.node].streamed();
-        is_left.then(|| self.step(order, parts, self.entry))
+    /// The steps that the turns of the next section begin and end in; none after the last section.
+    fn steps(&self, order: &Order, parts: &Opportunistic, stream: &Stream) -> Option<(u64, u64)> {
+        let (slice, streamed) = (parts.slice(stream, self.node), parts.nodes()[self.node].streamed());
+        if self.start >= streamed || self.section >= slice.sections.count() {
+            return None;
+        }
+        let turns = slice.sections.turns_of(self.section);
+        let first = slice.turn_start(turns.start).clamp(self.start, streamed - 1);
+        let last = slice.turn_start(turns.end).max(first + 1) - 1;
+        Some((self.step(order, parts, first), self.step(order, parts, last)))
+    }
+
+    /// Lays out all turns that draw from the next section.
+    fn lay_out(&mut self, order: &Order, parts: &Opportunistic, stream: &Stream) {
+        let (part, slice) = (&parts.nodes()[self.node], parts.slice(stream, self.node));
+        let mut finder = Finder::new(parts, stream, self.node).after(self.last_turn.take());
+        for turn in self.turn..slice.sections.turns_of(self.section).end {
+            let entries = slice.turn_start(turn).max(self.start)..slice.turn_start(turn + 1);
+            self.turn = turn + 1;
+            if entries.is_empty() {
+                continue;
+            }
+            let drawn = (slice.sections.drawn_in(turn).end - self.section) as usize;
+            self.pending.resize_with(self.pending.len().max(drawn), Vec::new);
+            for step in self.step(order, parts, entries.start)..=self.step(order, parts, entries.end - 1) {
+                for (local_rank, rank) in &self.ranks {
+                    let positions = order.node_run(parts.shares(), step, *rank).positions;
+                    let entry = |position: u64| part.streamed_before(position.min(part.samples));
+                    for entry in
+                        entry(positions.start).max(entries.start)..entry(positions.end).min(entries.end)
+                    {
+                        let (section, sample) = finder.streamed(entry);
+                        self.pending[(section - self.section) as usize].push(Demand {
+                            sample,
+                            local_rank: *local_rank,
+                            step: step as u32,
+                            slot: (part.position_of(entry) - positions.start) as u32,
+                        });
+                    }
+                }
+            }
+        }
+        self.last_turn = finder.into_turn();
     }
 }
 
@@ -61,7 +120,15 @@ impl OpportunisticFlow {
             let node = parts.shares().node_of_rank(*rank);
             match cursors.iter_mut().find(|cursor| cursor.node == node) {
                 Some(cursor) => cursor.ranks.push((local_rank, *rank)),
-                None => cursors.push(Cursor { node, ranks: vec![(local_rank, *rank)], entry: 0 }),
+                None => cursors.push(Cursor {
+                    node,
+                    ranks: vec![(local_rank, *rank)],
+                    start: 0,
+                    turn: 0,
+                    section: 0,
+                    pending: VecDeque::new(),
+                    last_turn: None,
+                }),
             }
         }
         Self { next_step: start, stream: None, cursors, last_step: start }
@@ -69,51 +136,40 @@ impl OpportunisticFlow {
 
     /// The next segment.
     pub(crate) fn next(&mut self, order: &Order, parts: &Opportunistic) -> Segment {
-        let found = self.window(order, parts).or_else(|| self.repeated(order, parts));
+        let found = self.section(order, parts).or_else(|| self.repeated(order, parts));
         found.unwrap_or_else(|| self.begin(order, parts))
     }
 
     /// Begins an epoch at the next step.
     fn begin(&mut self, order: &Order, parts: &Opportunistic) -> Segment {
         let (steps, first_step) = (order.steps_per_epoch(), self.next_step);
-        self.stream = Some(parts.stream(first_step / steps));
+        let stream = self.stream.insert(parts.stream(first_step / steps));
         for cursor in &mut self.cursors {
             let part = &parts.nodes()[cursor.node];
             let first = first_step % steps * order.spec().batch * part.ranks;
-            cursor.entry = part.streamed_before(first.min(part.samples));
+            cursor.begin(&parts.slice(stream, cursor.node), part.streamed_before(first.min(part.samples)));
         }
         self.next_step = (first_step / steps + 1) * steps;
         self.last_step = first_step;
         Segment { first_step, last_step: first_step, demands: Vec::new() }
     }
 
-    /// The next window of the epoch.
-    fn window(&mut self, order: &Order, parts: &Opportunistic) -> Option<Segment> {
+    /// The next section of the epoch.
+    fn section(&mut self, order: &Order, parts: &Opportunistic) -> Option<Segment> {
         let stream = self.stream.as_ref()?;
         let base = stream.epoch() * order.steps_per_epoch();
-        let next = |cursor: &Cursor| cursor.first_step(order, parts);
-        let cursor =
-            self.cursors.iter_mut().filter(|cursor| next(cursor).is_some()).min_by_key(|one| next(one))?;
-        let first = next(cursor)?;
-        let part = &parts.nodes()[cursor.node];
-        let end = parts.window_at(stream, cursor.node, cursor.entry).entries.end;
-        let last = cursor.step(order, parts, end - 1);
-        let mut finder = Finder::new(parts, stream, cursor.node);
-        let mut demands = Vec::with_capacity((end - cursor.entry) as usize);
-        for step in first..=last {
-            for (local_rank, rank) in &cursor.ranks {
-                let positions = order.node_run(parts.shares(), step, *rank).positions;
-                let entry = |position: u64| part.streamed_before(position.min(part.samples));
-                let entries = entry(positions.start).max(cursor.entry)..entry(positions.end).min(end);
-                demands.extend(entries.map(|entry| Demand {
-                    sample: finder.streamed(entry),
-                    local_rank: *local_rank,
-                    step: (step - first) as u32,
-                    slot: (part.position_of(entry) - positions.start) as u32,
-                }));
-            }
+        let next = |cursor: &Cursor| cursor.steps(order, parts, stream);
+        let (cursor, (first, last)) = self
+            .cursors
+            .iter_mut()
+            .filter_map(|cursor| next(cursor).map(|steps| (cursor, steps)))
+            .min_by_key(|(_, steps)| *steps)?;
+        cursor.lay_out(order, parts, stream);
+        let mut demands = cursor.pending.pop_front().unwrap_or_default();
+        cursor.section += 1;
+        for demand in &mut demands {
+            demand.step -= first as u32;
         }
-        cursor.entry = end;
         self.last_step = self.last_step.max(base + last);
         Some(Segment { first_step: base + first, last_step: self.last_step, demands })
     }

@@ -68,8 +68,10 @@ pub(crate) enum Purpose {
     ResidentSamples = 7,
     /// The streamed units of an epoch.
     StreamedUnits = 8,
-    /// The samples of one window of a node's streamed units.
-    StreamWindow = 9,
+    /// The samples of one section of a node's streamed units.
+    StreamSection = 9,
+    /// What a turn takes of such sections.
+    StreamTurn = 10,
 }
 
 /// Key of a permutation.

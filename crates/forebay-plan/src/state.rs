@@ -29,7 +29,7 @@ use crate::order::{Kind, Order, list};
 
 /// Version of states: rises when a constant or a rule of an order changes, so that no run resumes
 /// on another stream unnoticed.
-pub const STATE_VERSION: u64 = 1;
+pub const STATE_VERSION: u64 = 2;
 
 /// Largest number of a state: positions are counted in 63 bits, so that they fit every checkpoint
 /// format.

@@ -4,7 +4,8 @@
 //! 1. A keyed permutation orders the units of a node's share. The node keeps the first ones that
 //!    its memory for resident units holds. More memory keeps all that less memory kept.
 //! 2. A window has at most as many bytes as the largest units of the data set, and no more than a
-//!    node streams. Two windows stand in staging memory: one in use, and the next.
+//!    node streams. In staging memory are a window, which samples are drawn from, and the section
+//!    that is read meanwhile, or a few MiB.
 //! 3. Windows that need more than the memory of their own take it from resident units, where the
 //!    node divides its memory.
 //!
@@ -14,20 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::node_shares::NodeShares;
 use crate::permutation::{Key, Permutation, Purpose};
+use crate::stream_sections::{TurnRule, section_units};
 
-/// Largest block of staging memory \[bytes\]: at the seam of the ring, and between windows, up to
-/// one is lost.
-const MAX_BLOCK_BYTES: u64 = 8 << 20;
+/// Largest block of staging memory \[bytes\]: at the seam of the ring, up to one is lost.
+const MAX_BLOCK_BYTES: u64 = 32 << 20;
+
+/// Least of a window that is read ahead \[bytes\]: a few requests keep the servers of a striped
+/// file busy.
+const MIN_AHEAD_BYTES: u64 = 4 << 20;
 
 /// Divisor of a window's bytes for what alignment takes: blocks begin at pages, reads at cache
 /// lines.
 const ALIGNMENT_PART: u64 = 64;
 
-/// Staging memory for windows of `window_bytes` \[bytes\].
-#[must_use]
-pub fn staging_bytes(window_bytes: u64) -> u64 {
-    let edges = window_bytes.min(MAX_BLOCK_BYTES) + window_bytes / ALIGNMENT_PART;
-    2 * window_bytes.saturating_add(edges).min(u64::MAX / 2)
+/// Staging memory for windows of `window_bytes` that are read in sections of `section_bytes`
+/// \[bytes\].
+fn staging_bytes(window_bytes: u64, section_bytes: u64) -> u64 {
+    let ahead = section_bytes.max(window_bytes.min(MIN_AHEAD_BYTES));
+    let seam = section_bytes.min(MAX_BLOCK_BYTES);
+    let held = window_bytes.saturating_add(ahead);
+    held.saturating_add(seam + held / ALIGNMENT_PART)
 }
 
 /// What a unit takes in memory.
@@ -44,7 +51,7 @@ pub struct UnitBytes {
 pub struct NodeMemory {
     /// For resident units \[bytes\].
     pub resident_bytes: u64,
-    /// For windows, in staging memory \[bytes\].
+    /// For streamed units, in staging memory \[bytes\].
     pub staging_bytes: u64,
     /// Whether windows that need more take it from resident units.
     pub divides: bool,
@@ -54,6 +61,7 @@ pub struct NodeMemory {
 #[derive(Clone, Debug)]
 pub struct StreamMemory {
     nodes: Box<[NodeMemory]>,
+    rule: TurnRule,
     /// Node of each unit.
     holders: Box<[usize]>,
     /// For each unit, the bytes of the units of its node up to it, in the order in which they are
@@ -66,13 +74,19 @@ pub struct StreamMemory {
 }
 
 impl StreamMemory {
-    /// Of nodes with this memory and these shares. `unit_bytes` is what each unit takes in memory.
-    /// `key` identifies the data set.
+    /// Of nodes with this memory and these shares, whose ranks take `batch` samples each per step.
+    /// `unit_bytes` is what each unit takes in memory. `key` identifies the data set.
     ///
     /// # Panics
     /// Where the numbers of units or nodes differ.
     #[must_use]
-    pub fn new(shares: &NodeShares, unit_bytes: &[UnitBytes], nodes: Vec<NodeMemory>, key: u64) -> Self {
+    pub fn new(
+        shares: &NodeShares,
+        batch: u64,
+        unit_bytes: &[UnitBytes],
+        nodes: Vec<NodeMemory>,
+        key: u64,
+    ) -> Self {
         assert_eq!((unit_bytes.len(), nodes.len()), (shares.units(), shares.nodes().len()));
         let holders: Box<[usize]> = (0..shares.units()).map(|unit| shares.holder(unit)).collect();
         let mut units = vec![Vec::new(); nodes.len()];
@@ -105,7 +119,8 @@ impl StreamMemory {
             (even + even / 8).min(u128::from(sum)) as u64 + 2 * sorted.first().copied().unwrap_or(0)
         };
         let slice_bytes = shares.nodes().map(|ranks| slice(ranks.len())).collect();
-        Self { nodes: nodes.into(), holders, kept_bytes: kept_bytes.into(), largest_bytes, slice_bytes }
+        let rule = TurnRule::new(shares, batch);
+        Self { nodes: nodes.into(), rule, holders, kept_bytes: kept_bytes.into(), largest_bytes, slice_bytes }
     }
 
     /// Most bytes of a window of `window` units on a node.
@@ -116,6 +131,17 @@ impl StreamMemory {
     pub fn window_bytes(&self, window: u64, node: usize) -> u64 {
         let most = self.largest_bytes.len() as u64 - 1;
         self.largest_bytes[window.min(most) as usize].min(self.slice_bytes[node])
+    }
+
+    /// Staging memory of a node for windows of `window` units, and what is read meanwhile
+    /// \[bytes\].
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    #[must_use]
+    pub fn staging_bytes(&self, window: u64, node: usize) -> u64 {
+        let section = section_units(window, self.rule.turns(window));
+        staging_bytes(self.window_bytes(window, node), self.window_bytes(section, node))
     }
 
     /// Whether the holder of a unit keeps it beside windows of `window` units.
@@ -134,7 +160,7 @@ impl StreamMemory {
     #[must_use]
     pub fn resident_bytes(&self, window: u64, node: usize) -> u64 {
         let memory = &self.nodes[node];
-        let needed = staging_bytes(self.window_bytes(window, node));
+        let needed = self.staging_bytes(window, node);
         let taken = if memory.divides { needed.saturating_sub(memory.staging_bytes) } else { 0 };
         memory.resident_bytes.saturating_sub(taken)
     }
@@ -152,7 +178,7 @@ impl StreamMemory {
         let fits = |window: u64| {
             self.nodes.iter().enumerate().all(|(node, memory)| {
                 let room = if memory.divides { memory.resident_bytes } else { 0 };
-                staging_bytes(self.window_bytes(window, node)) <= memory.staging_bytes.saturating_add(room)
+                self.staging_bytes(window, node) <= memory.staging_bytes.saturating_add(room)
             })
         };
         let (mut low, mut high) = (0, self.holders.len() as u64);
@@ -199,7 +225,7 @@ mod tests {
                     resident_bytes: *resident_bytes, staging_bytes: *staging_bytes, divides: *divides,
                 })
                 .collect();
-            let streams = StreamMemory::new(&shares, &plain(&unit_bytes), nodes.clone(), key);
+            let streams = StreamMemory::new(&shares, 1, &plain(&unit_bytes), nodes.clone(), key);
             let longest = streams.longest_window();
             let units = unit_bytes.len() as u64;
             let mut before: Option<Vec<bool>> = None;
@@ -215,7 +241,7 @@ mod tests {
                         .map(|unit| streams.kept_bytes[unit])
                         .min();
                     prop_assert!(next.is_none_or(|next| next > streams.resident_bytes(window, node)));
-                    let staging = staging_bytes(streams.window_bytes(window, node));
+                    let staging = streams.staging_bytes(window, node);
                     if window <= longest && window > 0 && memory.divides {
                         let room = memory.resident_bytes + memory.staging_bytes;
                         prop_assert!(resident + staging <= room.max(memory.staging_bytes + resident));
@@ -230,7 +256,7 @@ mod tests {
             }
             let fits = |window: u64| nodes.iter().enumerate().all(|(node, memory)| {
                 let room = memory.staging_bytes + if memory.divides { memory.resident_bytes } else { 0 };
-                staging_bytes(streams.window_bytes(window, node)) <= room
+                streams.staging_bytes(window, node) <= room
             });
             prop_assert!(longest == 0 || fits(longest));
             prop_assert!(longest == units || !fits(longest + 1));
@@ -242,7 +268,7 @@ mod tests {
         ) {
             let shares = shares(&unit_bytes, 1);
             let memory = NodeMemory { resident_bytes: 0, staging_bytes: 0, divides: false };
-            let streams = StreamMemory::new(&shares, &plain(&unit_bytes), vec![memory], 1);
+            let streams = StreamMemory::new(&shares, 1, &plain(&unit_bytes), vec![memory], 1);
             let mut units: Vec<usize> = picks.iter().map(|pick| pick.index(unit_bytes.len())).collect();
             units.sort_unstable();
             units.dedup();

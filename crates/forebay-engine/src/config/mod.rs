@@ -86,9 +86,20 @@ pub struct Decision {
     pub fallbacks: Vec<Fallback>,
 }
 
+/// The order `opportunistic`, and what streaming takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed<'a> {
+    /// The order.
+    pub order: &'a Order,
+    /// Staging memory for what this node streams \[bytes\].
+    pub staging_bytes: u64,
+    /// Length of a unit \[bytes\].
+    pub unit_bytes: u64,
+}
+
 /// Decides for a node. `expansion` is that of
 /// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio). `streamed` is the order
-/// `opportunistic`, where it is known, and most bytes of a window of this node.
+/// `opportunistic`, where it is known.
 ///
 /// # Errors
 /// Options that contradict the data set, and a budget that is too small: the message names the
@@ -99,13 +110,13 @@ pub fn decide(
     files: &ShardFiles,
     mappings: Option<&Mappings>,
     expansion: f64,
-    streamed: Option<(&Order, u64)>,
+    streamed: Option<Streamed<'_>>,
     budget: &Budget,
 ) -> Result<Decision, Error> {
     let mut data = data_facts(options, index, files, expansion)?;
     let order = match streamed {
-        Some((order, window_bytes)) => {
-            data.window_bytes = window_bytes;
+        Some(Streamed { order, staging_bytes, unit_bytes }) => {
+            (data.stream_bytes, data.stream_unit_bytes) = (staging_bytes, unit_bytes);
             order.clone()
         }
         None => plain_order(options, index)?,
@@ -200,7 +211,8 @@ pub(crate) fn data_facts(
         has_checksums: index.has_checksums(),
         batch_bytes: layout.bytes,
         ragged_bytes,
-        window_bytes: 0,
+        stream_bytes: 0,
+        stream_unit_bytes: 0,
     })
 }
 

@@ -39,6 +39,9 @@ pub struct OrderChoice {
     /// Whether epochs of `given` may repeat samples, and leave out others.
     #[serde(default)]
     pub repeats: bool,
+    /// Length of a unit of `opportunistic` \[bytes\].
+    #[serde(default)]
+    pub unit: Option<u64>,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.

@@ -10,7 +10,7 @@ use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
-use crate::dataset::share_units::{key_of, share_units, unit_bytes};
+use crate::dataset::share_units::{key_of, share_units, stream_unit_bytes, unit_bytes};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
@@ -47,7 +47,7 @@ pub(crate) fn share_out(
     let Some(links) = links.filter(|_| !is_single) else {
         if is_single {
             let ranks = options.local_ranks.iter().copied().map(Rank).collect();
-            return cut(index, files, fingerprint, &[ranks], 0, caller).map(Some);
+            return cut(options, index, files, fingerprint, (&[ranks], 0), caller).map(Some);
         }
         if !is_local_order {
             return Err(Error::Options {
@@ -66,21 +66,26 @@ pub(crate) fn share_out(
     };
     let nodes: Vec<Vec<Rank>> =
         links.facts().0.iter().map(|node| node.ranks.iter().copied().map(Rank).collect()).collect();
-    cut(index, files, fingerprint, &nodes, links.own_node(), caller).map(Some)
+    cut(options, index, files, fingerprint, (&nodes, links.own_node()), caller).map(Some)
 }
 
-/// Cuts the data set into units and shares them out among nodes with these ranks.
+/// Cuts the data set into units and shares them out among nodes with these ranks; also given is the
+/// number of this node.
 fn cut(
+    options: &Options,
     index: &Arc<Index>,
     files: &ShardFiles,
     fingerprint: u128,
-    nodes: &[Vec<Rank>],
-    own_node: usize,
+    (nodes, own_node): (&[Vec<Rank>], usize),
     caller: &dyn Host,
 ) -> Result<JobShares, Error> {
     let map = chunk_map(files, index)?;
     let samples = index.samples();
-    let unit_bytes = unit_bytes(index.record_bytes(), samples, nodes.len() as u64);
+    let (data_bytes, count) = (index.record_bytes(), nodes.len() as u64);
+    let unit_bytes = match options.kind(1, 1, 1)? {
+        Kind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
+        _ => unit_bytes(data_bytes, samples, count),
+    };
     let units = share_units(index, &map, unit_bytes, caller)?;
     let shares = NodeShares::new(samples, &units, nodes, key_of(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })

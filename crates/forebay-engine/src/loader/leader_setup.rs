@@ -149,7 +149,11 @@ pub(crate) fn lead(
         // The windows follow from the entropy, not from the default.
         budget.asked_bytes = budget.asked_bytes.max(choice.memory_bytes);
     }
-    let streamed = choice.as_ref().map(|choice| (&choice.order, choice.plan.window_bytes));
+    let streamed = choice.as_ref().zip(job_shares.as_ref()).map(|(choice, job)| config::Streamed {
+        order: &choice.order,
+        staging_bytes: choice.plan.staging_bytes,
+        unit_bytes: job.unit_bytes,
+    });
     let budget_bytes = budget.asked_bytes;
     let decision = loop {
         let mut budget = budget;

@@ -205,6 +205,7 @@ impl Engine {
             "streamed_units": order.streamed_units().len(),
             "window_units": plan.window,
             "window_bytes": plan.window_bytes,
+            "staging_bytes": plan.staging_bytes,
             "entropy_bound": plan.entropy,
             "order_entropy": entropy.map(|entropy| entropy.order_entropy),
             "cross_entropy": entropy.map(|entropy| entropy.cross_entropy),

@@ -9,7 +9,7 @@
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_plan::config::Budget;
-use forebay_plan::{Kind, NodeMemory, Order, OrderError, StreamMemory, UnitBytes, staging_bytes};
+use forebay_plan::{Kind, NodeMemory, Order, OrderError, StreamMemory, UnitBytes};
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::{Options, StoreSize};
@@ -22,8 +22,10 @@ use crate::mesh::Links;
 use crate::residents::memory::ENTRY_BYTES;
 use crate::store::{exceeds_memory, exchange};
 
-/// Order entropy that the windows reach where the user gives no bound.
-pub(crate) const DEFAULT_ENTROPY: f64 = 0.8;
+/// Order entropy that the window reaches where the user gives no bound, if memory allows it: the
+/// least with which a training on a file sorted by class learns as with a full shuffle
+/// (docs/results/store.md, Training).
+pub(crate) const DEFAULT_ENTROPY: f64 = 0.85;
 
 /// Divisor of the free memory that residents and windows may take where the user does not say.
 const MEMORY_SHARE: u64 = 2;
@@ -51,8 +53,10 @@ pub(crate) struct ResidentPlan {
     pub(crate) resident_bytes: u64,
     /// What this node has read from the source for them \[bytes\].
     pub(crate) loaded_bytes: u64,
-    /// Most bytes of a window of this node, in staging memory \[bytes\].
+    /// Most bytes of a window of this node, decoded \[bytes\].
     pub(crate) window_bytes: u64,
+    /// Staging memory that this node needs for its window, and what is read meanwhile \[bytes\].
+    pub(crate) staging_bytes: u64,
     /// What all nodes stream in an epoch \[bytes\].
     pub(crate) streamed_bytes: u64,
     /// The same if the windows took no memory from resident units \[bytes\].
@@ -63,11 +67,6 @@ impl ResidentPlan {
     /// Whether a node keeps a unit.
     pub(crate) fn keeps(&self, unit: usize) -> bool {
         self.kept.get(unit / 64).is_some_and(|word| word >> (unit % 64) & 1 == 1)
-    }
-
-    /// Staging memory that this node needs for its windows \[bytes\].
-    pub(crate) fn staging_bytes(&self) -> u64 {
-        staging_bytes(self.window_bytes)
     }
 }
 
@@ -108,7 +107,7 @@ pub(crate) fn choose(
     let own_units = (0..shares.units()).filter(|unit| shares.holder(*unit) == *own_node);
     let owned_bytes = own_units.map(|unit| bytes[unit].resident).sum();
     let memory = exchange(links, &node_memory(question, owned_bytes)?, caller)?;
-    let streams = StreamMemory::new(shares, &bytes, memory, key_of(fingerprint));
+    let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, key_of(fingerprint));
     let choosing = Choosing { question, order, streams: &streams };
     let (order, window) = choosing.choose()?;
     let is_streamed = |order: &Order| {
@@ -128,23 +127,22 @@ pub(crate) fn choose(
     for (unit, _) in streamed.iter().enumerate().filter(|(_, streamed)| !**streamed) {
         kept[unit / 64] |= 1 << (unit % 64);
     }
-    let follows = options.order.window.is_none() && !order.streamed_units().is_empty();
+    let is_reached = order.draw_entropy().is_none_or(|entropy| entropy.order_entropy >= DEFAULT_ENTROPY);
+    let follows = options.order.window.is_none() && !order.streamed_units().is_empty() && is_reached;
     let of_node = order.resident_units(*own_node).iter();
+    let of_window = |bytes: u64| if order.streamed_units().is_empty() { 0 } else { bytes };
     let plan = ResidentPlan {
         window,
         kept,
         entropy: options.order.entropy.or(follows.then_some(DEFAULT_ENTROPY)),
         resident_bytes: of_node.map(|unit| bytes[*unit].resident).sum(),
         loaded_bytes: 0,
-        window_bytes: if order.streamed_units().is_empty() {
-            0
-        } else {
-            streams.window_bytes(window, *own_node)
-        },
+        window_bytes: of_window(streams.window_bytes(window, *own_node)),
+        staging_bytes: of_window(streams.staging_bytes(window, *own_node)),
         streamed_bytes: read_bytes(&streamed),
         unwindowed_bytes: read_bytes(&is_streamed(&choosing.with(0))),
     };
-    let memory_bytes = budget.held_bytes + question.other_bytes() + plan.staging_bytes();
+    let memory_bytes = budget.held_bytes + question.other_bytes() + plan.staging_bytes;
     Ok(Choice { plan, order, memory_bytes })
 }
 
@@ -221,13 +219,20 @@ impl Choosing<'_> {
             None if self.streams.divides() => {
                 let shares = self.question.job_shares.shares.clone().into();
                 let keeps = |window: u64, unit: usize| self.streams.keeps(window, unit);
-                let found = self.order.clone().with_smallest_window(&shares, least, longest, keeps);
-                found.map_err(|error| self.out_of_reach(error, least, longest))?
+                match self.order.clone().with_smallest_window(&shares, least, longest, keeps) {
+                    Err(OrderError::Entropy { .. }) if choice.entropy.is_none() => {
+                        self.order.clone().with_most_random_window(&shares, longest, keeps)
+                    }
+                    found => found.map_err(|error| self.out_of_reach(error, least, longest))?,
+                }
             }
-            None => {
-                let found = self.with(1).smallest_window(least, longest);
-                self.with(found.map_err(|error| self.out_of_reach(error, least, longest))?)
-            }
+            None => match self.with(1).smallest_window(least, longest) {
+                Err(OrderError::Entropy { .. }) if choice.entropy.is_none() => {
+                    let units = without_windows.streamed_units().len() as u64;
+                    self.with(longest.clamp(1, units))
+                }
+                found => self.with(found.map_err(|error| self.out_of_reach(error, least, longest))?),
+            },
         };
         let Kind::Opportunistic { window } = order.kind() else {
             return Err(Error::local("the order has no windows"));
@@ -237,19 +242,19 @@ impl Choosing<'_> {
 
     /// The memory of this node with which it has room for windows of `window` units \[bytes\].
     fn memory_for(&self, window: u64) -> u64 {
-        let bytes = staging_bytes(self.streams.window_bytes(window, self.question.job_shares.own_node));
+        let bytes = self.streams.staging_bytes(window, self.question.job_shares.own_node);
         self.question.budget.held_bytes + self.question.other_bytes() + bytes
     }
 
     /// No room for windows of `window` units.
     fn no_room(&self, window: u64, longest: u64) -> Error {
         let works = match longest {
-            0 => "not even for windows of 1 unit".to_owned(),
+            0 => "not even for a window of 1 unit".to_owned(),
             longest => format!("for at most {longest} units"),
         };
         Error::Options {
             message: format!(
-                "order {KIND}: two windows of {window} units need memory={} bytes on this node; the memory of the job's \
+                "order {KIND}: a window of {window} units needs memory={} bytes on this node; the memory of the job's \
                  nodes has room {works}",
                 self.memory_for(window)
             ),
@@ -270,7 +275,7 @@ impl Choosing<'_> {
             "; longer windows leave less memory to resident units, or find none".to_owned()
         } else {
             format!(
-                "; memory= has room for two windows of {longest} units, up to {} MiB each on this node",
+                "; memory= has room for a window of {longest} units, up to {} MiB on this node",
                 self.streams.window_bytes(longest, self.question.job_shares.own_node).div_ceil(MIB)
             )
         };

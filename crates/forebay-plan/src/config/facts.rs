@@ -152,9 +152,11 @@ pub struct DataFacts {
     pub batch_bytes: u64,
     /// Part of it for the ragged fields \[bytes\].
     pub ragged_bytes: u64,
-    /// Most bytes of a window of `opportunistic`; 0 in other orders.
+    /// Staging memory for the streamed units of `opportunistic` \[bytes\]; 0 in other orders.
     #[serde(default)]
-    pub window_bytes: u64,
+    pub stream_bytes: u64,
+    /// Length of a streamed unit there \[bytes\]; 0 in other orders.
+    pub stream_unit_bytes: u64,
 }
 
 impl DataFacts {

@@ -8,7 +8,6 @@ use super::facts::{DataFacts, ReadOptions};
 use super::io_mode::IoChoice;
 use super::memory::Budget;
 use crate::order::{Kind, Order};
-use crate::stream_memory::staging_bytes;
 
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
 /// filled.
@@ -204,7 +203,7 @@ impl Load<'_> {
             return (0, 0);
         }
         if let Kind::Opportunistic { .. } = order.kind() {
-            let least = staging_bytes(self.data.window_bytes);
+            let least = self.data.stream_bytes;
             let windows = self.options.prefetch_windows.map_or(2, u64::from).max(2);
             return (least, (least / 2).saturating_mul(windows).max(least));
         }
@@ -302,7 +301,8 @@ mod tests {
             has_checksums: false,
             batch_bytes: 16 * RECORD_BYTES,
             ragged_bytes: 0,
-            window_bytes: 0,
+            stream_bytes: 0,
+            stream_unit_bytes: 0,
         };
         let storage = StorageFacts {
             source: if resident { Level::LocalDisk } else { Level::Network },

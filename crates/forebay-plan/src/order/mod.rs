@@ -335,7 +335,8 @@ impl Order {
             Kind::Opportunistic { window } => {
                 check(&shares);
                 let taken = |rank| self.taken_once(rank);
-                let parts = Opportunistic::new(self.spec.seed, window, shares, resident, taken);
+                let parts =
+                    Opportunistic::new(self.spec.seed, window, self.spec.batch, shares, resident, taken);
                 Nodes::Opportunistic(Arc::new(parts))
             }
             _ => Nodes::Unknown,
@@ -485,7 +486,7 @@ impl Order {
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
-    /// on top. For `opportunistic`: what the ranks take during the longest window, and the next
+    /// on top. For `opportunistic`: what the ranks take while a section is held, and the next
     /// window; resident samples pass no staging memory. Other orders: one step of the node. Before
     /// padding and alignment.
     #[must_use]

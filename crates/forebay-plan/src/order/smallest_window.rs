@@ -62,12 +62,7 @@ impl Order {
             return Err(OrderError::EntropyRange { kind, found: least.to_string() });
         }
         let most = most.clamp(1, shares.units().max(1) as u64);
-        let with = |window| {
-            let spec = OrderSpec { kind: Kind::Opportunistic { window }, ..self.spec };
-            let order = Self { spec, ..self.clone() };
-            order.with_residents(Arc::clone(shares), |unit| resident(window, unit))
-        };
-        let entropy = |order: &Self| order.draw_entropy().map_or(1.0, |entropy| entropy.order_entropy);
+        let with = |window| self.with_window_and_residents(window, shares, &resident);
         let (mut low, mut best) = (1, (0.0, 1));
         let mut high = 1;
         let mut found = loop {
@@ -96,6 +91,46 @@ impl Order {
         }
         Ok(found)
     }
+
+    /// The same with the window of the highest order entropy, of 1, 2, 4, ..., `most` units.
+    ///
+    /// # Panics
+    /// Where the shares are of another data set or other ranks.
+    #[must_use]
+    pub fn with_most_random_window(
+        self,
+        shares: &Arc<NodeShares>,
+        most: u64,
+        resident: impl Fn(u64, usize) -> bool,
+    ) -> Self {
+        let most = most.clamp(1, shares.units().max(1) as u64);
+        let mut best = self.with_window_and_residents(1, shares, &resident);
+        let mut window = 1;
+        while window < most {
+            window = (window * 2).min(most);
+            let order = self.with_window_and_residents(window, shares, &resident);
+            if entropy(&order) > entropy(&best) {
+                best = order;
+            }
+        }
+        best
+    }
+
+    fn with_window_and_residents(
+        &self,
+        window: u64,
+        shares: &Arc<NodeShares>,
+        resident: impl Fn(u64, usize) -> bool,
+    ) -> Self {
+        let spec = OrderSpec { kind: Kind::Opportunistic { window }, ..self.spec };
+        let order = Self { spec, ..self.clone() };
+        order.with_residents(Arc::clone(shares), |unit| resident(window, unit))
+    }
+}
+
+/// H of an order.
+fn entropy(order: &Order) -> f64 {
+    order.draw_entropy().map_or(1.0, |entropy| entropy.order_entropy)
 }
 
 /// An entropy that works, for a message.

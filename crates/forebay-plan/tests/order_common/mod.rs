@@ -28,8 +28,8 @@ pub fn lasts() -> impl Strategy<Value = Last> {
     prop_oneof![Just(Last::Wrap), Just(Last::Drop), Just(Last::Short), Just(Last::Carry)]
 }
 
-/// Shares of nodes: units of up to 9 samples, and ranks on up to 4 nodes, not in blocks, some
-/// nodes without any.
+/// Shares of nodes: units of up to 9, 40 or 120 samples, and ranks on up to 4 nodes, not in blocks,
+/// some nodes without any.
 pub fn shares(seed: u64, samples: u64, ranks: u64) -> Arc<NodeShares> {
     let mut state = seed;
     let mut below = |bound: u64| {
@@ -41,11 +41,12 @@ pub fn shares(seed: u64, samples: u64, ranks: u64) -> Arc<NodeShares> {
         let node = below(nodes.len() as u64) as usize;
         nodes[node].push(Rank(rank as u32));
     }
+    let longest = [9, 40, 120][below(3) as usize];
     let mut units = Vec::new();
     let mut first = 0;
     while first < samples {
         units.push(ShareUnit { first_sample: SampleId(first), bytes: below(1000) });
-        first += 1 + below(9);
+        first += 1 + below(longest);
     }
     Arc::new(NodeShares::new(samples, &units, &nodes, seed))
 }
