@@ -33,6 +33,8 @@ PAGE = ROOT / "docs/api.md"
 
 SECTIONS = {
     "Data sets and loaders": ("open", "Dataset", "Loader"),
+    "Decoders": ("image", "array", "Decoder"),
+    "Tokens": ("tokens", "TokenDataset"),
     "Options": (
         "Group",
         "LocalShuffle",

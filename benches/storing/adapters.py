@@ -15,7 +15,7 @@ __all__ = ["tensorflow"]
 
 LINK_RATE = 2_000_000_000
 NODES = 2
-CLIENTS = (1, 2, 4, 8, 16)
+CLIENTS = (1, 2, 4, 8)
 SAMPLE_BYTES = 110_000
 DATA_BYTES = 384 << 20
 EPOCHS = 4

@@ -21,7 +21,8 @@ def decoded_column(values: list[Any], dtype: str, shape: tuple[int, ...] | None,
     ragged : bool
         Whether arrays whose length varies become a tuple of values and offsets.
     """
-    if shape is not None:
+    # Texts and what JSON says are objects, one per sample.
+    if shape is not None and dtype != "object":
         return np.stack(values) if values else np.empty((0, *shape), dtype)
     if not all(isinstance(value, bytes | np.ndarray) for value in values):
         return values
