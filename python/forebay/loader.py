@@ -410,8 +410,10 @@ class Loader:
         return engine
 
     def _check_weights(self, engine: _native.Engine) -> None:
+        if (weighted := self._weighted) is None:
+            return
         samples = engine.config()["data"]["samples"]
-        if (weighted := self._weighted) is not None and weighted.samples != samples:
+        if weighted.samples != samples:
             self._finalizer()
             raise option_error(
                 f"forebay.Weighted: expected a weight for each of {samples} samples, found {weighted.samples} weights"
