@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from forebay._core import OptionError
 
-__all__ = ["SomeIds", "index_error", "sample_ids"]
+__all__ = ["SomeIds", "counted_from_0", "index_error", "sample_ids"]
 
 SomeIds = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
 
@@ -69,9 +69,31 @@ def sample_ids(ids: SomeIds, samples: int, shown: object) -> npt.NDArray[np.int6
             f"{shown!r}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
             "numpy.ravel and astype(int) make ids of whole numbers",
         )
+    return counted_from_0(given, samples)
+
+
+def counted_from_0(
+    given: npt.NDArray[np.integer[Any]], samples: int, what: str = "sample"
+) -> npt.NDArray[np.int64]:
+    """Return ids of which negative ones count from the end as ids counted from 0.
+
+    Parameters
+    ----------
+    given : ndarray of int, shape (n,)
+        The ids.
+    samples : int
+        Samples of the data set.
+    what : str, optional
+        What an error begins with, before the id.
+
+    Raises
+    ------
+    IndexError
+        If there is no such sample.
+    """
     outside = (given >= samples) | (given < -samples if given.dtype.kind == "i" else False)
     if outside.any():
-        raise IndexError(f"sample {given[outside][0]} of a data set of {samples} samples")
+        raise IndexError(f"{what} {given[outside][0]} of a data set of {samples} samples")
     numbers = given.astype(np.int64)
     numbers[numbers < 0] += samples
     return numbers

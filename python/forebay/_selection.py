@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay._core import option_error
+from forebay._sample_ids import counted_from_0
 
 __all__ = ["Ids", "checked_ids", "split_ids"]
 
@@ -47,11 +48,7 @@ def checked_ids(chosen: Any, samples: int) -> Ids:
         found = np.flatnonzero(found)
     if len(found) == 0:
         raise option_error("select: expected at least one sample, found none")
-    outside = np.flatnonzero((found < -samples) | (found >= samples))
-    if len(outside):
-        raise IndexError(f"select: sample {found[outside[0]]} of a data set of {samples} samples")
-    ids = found.astype(np.int64)
-    ids[ids < 0] += samples
+    ids = counted_from_0(found, samples, "select: sample")
     values, counts = np.unique(ids, return_counts=True)
     if len(values) < len(ids):
         raise option_error(
