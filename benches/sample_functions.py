@@ -20,7 +20,7 @@ def _array(length: int) -> npt.NDArray[np.uint8]:
 
 
 class Move:
-    """Returns an array of so many bytes, or a number: what is left is the cost of moving it."""
+    """Return an array of a given size, or a number, so that only the transfer takes time."""
 
     def __init__(self, result_bytes: int) -> None:
         self.result_bytes = result_bytes

@@ -13,7 +13,7 @@ from compared.place import Place
 __all__ = ["Copy", "Read"]
 
 BUFFERS = 4
-"""Batches in memory that a copy goes to by turns, as in a loader."""
+"""Number of batches in memory that copies fill in rotation, as a loader does."""
 
 
 class Copy:

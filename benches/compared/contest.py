@@ -235,7 +235,7 @@ def _ratios(rows: Sequence[Row], state: str) -> None:
 
 
 def write_formats(folder: Path, names: Sequence[str]) -> None:
-    """Write formats in a process of its own: frameworks are not imported here."""
+    """Write formats in a new process, as this one imports no frameworks."""
     command = [sys.executable, "-m", "compared.formats", str(folder), json.dumps(list(names))]
     done = subprocess.run(
         command,

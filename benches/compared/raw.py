@@ -1,4 +1,4 @@
-"""Raw records: each loader by turns, warm and cold, on one rank or four."""
+"""Raw records on one or four ranks: loaders take turns, with warm and cold page cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def raw(tiny: bool, *, size: str, ranks: int) -> list[Row]:
-    """Records of one size, warm and cold, each loader by turns."""
+    """Records of one size, with warm and cold page cache; the loaders take turns."""
     record_bytes, samples, batch = SIZES[size]
     samples //= TINY if tiny else 1
     folder = prepared(f"raw-{size}-{samples}", lambda path: _write(path, samples, record_bytes))
