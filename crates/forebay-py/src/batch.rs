@@ -72,7 +72,23 @@ pub(crate) fn empty<'py>(
     dtype: &Bound<'py, PyArrayDescr>,
     shape: &mut [npyffi::npy_intp],
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: without data numpy allocates the memory; it takes over the descriptor's reference.
+    // SAFETY: without an address numpy allocates the memory.
+    unsafe { array_on(py, dtype, shape, std::ptr::null_mut(), 0) }
+}
+
+/// A C-contiguous array on `address`, or on new memory if that is null.
+///
+/// # Safety
+/// A non-null `address` points at `shape` aligned elements of `dtype` that outlive the array, and
+/// that it may write to if `flags` say so.
+unsafe fn array_on<'py>(
+    py: Python<'py>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    shape: &mut [npyffi::npy_intp],
+    address: *mut u8,
+    flags: i32,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the caller vouches for the memory; numpy takes over the descriptor's reference.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -81,8 +97,8 @@ pub(crate) fn empty<'py>(
             shape.len() as i32,
             shape.as_mut_ptr(),
             std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            0,
+            address.cast(),
+            flags,
             std::ptr::null_mut(),
         );
         Bound::from_owned_ptr_or_err(py, array)
@@ -110,20 +126,9 @@ pub(crate) fn view<'py>(
     // SAFETY: `address` points at `shape` elements of `dtype` inside memory that `base` holds: of a
     // batch, whose buffer is aligned to 64 bytes per field and to an element per value of a ragged
     // one, and belongs to this rank alone until its lease dies; or of an array of such elements.
-    // The descriptor's reference is taken over by numpy, and so is the base's by SetBaseObject.
+    // SetBaseObject takes over the base's reference.
     unsafe {
-        let array = PY_ARRAY_API.PyArray_NewFromDescr(
-            py,
-            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
-            dtype.clone().into_dtype_ptr(),
-            shape.len() as i32,
-            shape.as_mut_ptr(),
-            std::ptr::null_mut(),
-            address.cast(),
-            NPY_ARRAY_WRITEABLE,
-            std::ptr::null_mut(),
-        );
-        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        let array = array_on(py, dtype, shape, address, NPY_ARRAY_WRITEABLE)?;
         let base = base.clone().into_ptr();
         if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) < 0 {
             return Err(PyErr::fetch(py));
