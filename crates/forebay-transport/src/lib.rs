@@ -35,6 +35,8 @@ mod request;
 mod share;
 mod socket;
 mod tcp_fetcher;
+#[doc(hidden)]
+pub mod turns;
 mod ucx;
 #[doc(hidden)]
 pub mod untrusted;

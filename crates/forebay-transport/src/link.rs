@@ -1,10 +1,10 @@
 //! The connection of one rank to one peer.
 //!
 //! Requests are numbered; their answers arrive in the same order. [`Link::fetch`] writes a request
-//! to the socket as far as that takes it. The first thread that waits drives the connection: it
-//! sends what is left, receives answers, and wakes the others when theirs is complete. When it has
-//! its own, the next one takes over. So no thread is needed in between, and bytes arrive in the
-//! memory of their request.
+//! to the socket as far as that takes it. The first thread that waits drives the connection
+//! ([`turns.rs`](crate::turns)): it sends what is left, receives answers, and wakes the others when
+//! theirs is complete. When it has its own, the next one takes over. So no thread is needed in
+//! between, and bytes arrive in the memory of their request.
 //!
 //! A failure ends all requests in flight. It is detected while somebody waits: the stream ends, the
 //! kernel reports an error, or the other host has not acknowledged what was sent for the time that
@@ -13,8 +13,9 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +26,7 @@ use crate::fetcher::{Peer, Piece, Ticket};
 use crate::receiver::{Failure, Received, Receiver, Request};
 use crate::request::{Checker, Entry, MAX_COUNT, put};
 use crate::socket::{Socket, send_bytes, set_low_water, unacknowledged};
+use crate::turns::{Look, Turns};
 
 /// Longest sleep between two looks at deadline and silence.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -62,8 +64,6 @@ struct State {
     in_flight: VecDeque<Arc<Request>>,
     issued: u64,
     completed: u64,
-    /// `None` while a thread drives the connection.
-    driver: Option<Driver>,
 }
 
 /// What the driving thread needs alone.
@@ -83,8 +83,7 @@ pub(crate) struct Link {
     /// Name of the peer's node, for messages.
     node: String,
     limits: Limits,
-    state: Mutex<State>,
-    changed: Condvar,
+    turns: Turns<State, Driver>,
 }
 
 impl Link {
@@ -97,56 +96,36 @@ impl Link {
             in_flight: VecDeque::new(),
             issued: 0,
             completed: 0,
-            driver: Some(Driver::new(limits)),
         };
-        Self { peer, node, limits, state: Mutex::new(state), changed: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { peer, node, limits, turns: Turns::new(state, Driver::new(limits)) }
     }
 
     /// Ends the attempt to connect of this generation.
     pub(crate) fn connected(&self, generation: u64, outcome: Result<(Socket, u64), TransportError>) {
-        let mut state = self.lock();
-        if state.generation != generation || !matches!(state.phase, Phase::Connecting) {
-            return;
-        }
-        match outcome {
-            Ok((socket, share_bytes)) => {
-                state.phase = Phase::Open { socket: Arc::new(socket), share_bytes };
-                // What the socket does not take now, or refuses, is the business of who waits.
-                let _ = state.flush();
+        self.turns.change(|state| {
+            if state.generation != generation || !matches!(state.phase, Phase::Connecting) {
+                return;
             }
-            Err(error) => state.fail(error),
-        }
-        self.changed.notify_all();
+            match outcome {
+                Ok((socket, share_bytes)) => {
+                    state.phase = Phase::Open { socket: Arc::new(socket), share_bytes };
+                    // What the socket does not take now, or refuses, is the business of who waits.
+                    let _ = state.flush();
+                }
+                Err(error) => state.fail(error),
+            }
+        });
     }
 
     /// Length of the peer's share \[bytes\], once it is connected.
     pub(crate) fn connection(&self, deadline: Instant) -> Result<u64, TransportError> {
-        let mut state = self.lock();
-        loop {
-            match &state.phase {
-                Phase::Open { share_bytes, .. } => return Ok(*share_bytes),
-                Phase::Failed(error) => return Err(error.clone()),
-                Phase::Connecting => {}
-            }
-            state = self.sleep(state, deadline).ok_or_else(|| {
-                let node = self.node.clone();
-                TransportError::NotConnected { node }
-            })?;
-        }
-    }
-
-    /// Waits until something changes; `None` after the deadline.
-    fn sleep<'a>(&self, state: MutexGuard<'a, State>, deadline: Instant) -> Option<MutexGuard<'a, State>> {
-        let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        Some(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
-    }
-
-    fn late(&self, step: u64) -> TransportError {
-        TransportError::Deadline { node: self.node.clone(), step }
+        let look = |state: &State, _| match &state.phase {
+            Phase::Open { share_bytes, .. } => Look::Done(Ok(*share_bytes)),
+            Phase::Failed(error) => Look::Done(Err(error.clone())),
+            Phase::Connecting => Look::<_, ()>::Sleep,
+        };
+        let found = self.turns.wait(deadline, look, |_, ()| ControlFlow::Continue(()));
+        found.unwrap_or_else(|| Err(TransportError::NotConnected { node: self.node.clone() }))
     }
 
     /// Sends a request, as far as the socket takes it.
@@ -157,69 +136,51 @@ impl Link {
         if pieces.is_empty() || pieces.len() > MAX_COUNT {
             return Err(usage(format!("{} pieces (expected 1 to {MAX_COUNT})", pieces.len())));
         }
-        let mut state = self.lock();
-        let share_bytes = match &state.phase {
-            Phase::Failed(error) => return Err(error.clone()),
-            Phase::Open { share_bytes, .. } => *share_bytes,
-            Phase::Connecting => u64::MAX,
-        };
-        if state.issued - state.completed >= self.limits.in_flight as u64 {
-            return Err(usage(format!("{} requests are in flight (at most)", self.limits.in_flight)));
-        }
-        let entry = |piece: &Piece| Entry { offset: piece.offset, length: piece.into.len() as u64 };
-        let mut checker = Checker::new(share_bytes);
-        for (at, piece) in pieces.iter().enumerate() {
-            checker.check(entry(piece)).map_err(|refusal| {
-                let Entry { offset, length } = entry(piece);
-                usage(format!(
-                    "entry {at} of {length} bytes at offset {offset} of a share of {share_bytes}: {refusal}"
-                ))
-            })?;
-        }
-        let mut encoded = Vec::with_capacity(16 + 8 * pieces.len());
-        put(&mut encoded, step, pieces.iter().map(entry));
-        state.unsent.extend(encoded);
-        let destinations = pieces.iter().map(|piece| piece.into).filter(|into| into.len() > 0).collect();
-        state.in_flight.push_back(Arc::new(Request { step, destinations, bytes: checker.bytes }));
-        let number = state.issued;
-        state.issued += 1;
-        // An error of the socket is found again, with its cause, by who waits.
-        let _ = state.flush();
-        Ok(Ticket { peer: self.peer, step, generation: state.generation, number })
+        self.turns.with(|state| {
+            let share_bytes = match &state.phase {
+                Phase::Failed(error) => return Err(error.clone()),
+                Phase::Open { share_bytes, .. } => *share_bytes,
+                Phase::Connecting => u64::MAX,
+            };
+            if state.issued - state.completed >= self.limits.in_flight as u64 {
+                return Err(usage(format!("{} requests are in flight (at most)", self.limits.in_flight)));
+            }
+            let bytes = check(pieces, share_bytes).map_err(usage)?;
+            Ok(state.issue(self.peer, step, pieces, bytes))
+        })
     }
 
     /// Waits for the answer to a request.
     pub(crate) fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<(), TransportError> {
-        let mut state = self.lock();
-        loop {
+        let look = |state: &State, is_free: bool| {
             if ticket.generation != state.generation {
-                return Err(TransportError::Stale { node: self.node.clone(), step: ticket.step });
+                return Look::Done(Err(TransportError::Stale { node: self.node.clone(), step: ticket.step }));
             }
             if state.completed > ticket.number {
-                return Ok(());
+                return Look::Done(Ok(()));
             }
             match &state.phase {
                 // Once the driving thread has let go of the memory of all requests.
-                Phase::Failed(error) if state.driver.is_some() => return Err(error.of_step(ticket.step)),
-                Phase::Open { socket, .. } if state.driver.is_some() => {
-                    let socket = Arc::clone(socket);
-                    let mut driver = state.driver.take().expect("just looked at");
-                    drop(state);
-                    let driven = self.drive(&mut driver, &socket, ticket.number, deadline);
-                    state = self.lock();
-                    state.driver = Some(driver);
-                    self.changed.notify_all();
-                    match driven {
-                        Ok(true) => {}
-                        Ok(false) => return Err(self.late(ticket.step)),
-                        Err(error) => state.fail(error),
-                    }
-                }
-                _ => {
-                    state = self.sleep(state, deadline).ok_or_else(|| self.late(ticket.step))?;
-                }
+                Phase::Failed(error) if is_free => Look::Done(Err(error.of_step(ticket.step))),
+                Phase::Open { socket, .. } => Look::Drive(Arc::clone(socket)),
+                Phase::Failed(_) | Phase::Connecting => Look::Sleep,
             }
-        }
+        };
+        let late = || Err(TransportError::Deadline { node: self.node.clone(), step: ticket.step });
+        let drive = |driver: &mut Driver, socket: Arc<Socket>| match self.drive(
+            driver,
+            &socket,
+            ticket.number,
+            deadline,
+        ) {
+            Ok(true) => ControlFlow::Continue(()),
+            Ok(false) => ControlFlow::Break(late()),
+            Err(error) => {
+                self.turns.change(|state| state.fail(error));
+                ControlFlow::Continue(())
+            }
+        };
+        self.turns.wait(deadline, look, drive).unwrap_or_else(late)
     }
 
     /// Sends and receives until a request is answered (`true`) or the deadline has passed.
@@ -231,18 +192,18 @@ impl Link {
         deadline: Instant,
     ) -> Result<bool, TransportError> {
         loop {
-            let (request, flushed) = {
-                let mut state = self.lock();
+            let next = self.turns.with(|state| {
                 if let Phase::Failed(error) = &state.phase {
                     return Err(error.clone());
                 }
                 if state.completed > number {
-                    return Ok(true);
+                    return Ok(None);
                 }
                 let flushed = state.flush();
                 let request = state.in_flight.front().expect("a request that is not completed").clone();
-                (request, flushed)
-            };
+                Ok(Some((request, flushed)))
+            });
+            let Some((request, flushed)) = next? else { return Ok(true) };
             let received = driver.receiver.step(socket.as_fd(), &request);
             match received.map_err(|failure| self.failure(request.step, failure))? {
                 Received::Some { bytes, drained } => {
@@ -264,10 +225,10 @@ impl Link {
                 }
                 Received::All => {
                     driver.silent = Duration::ZERO;
-                    let mut state = self.lock();
-                    state.in_flight.pop_front();
-                    state.completed += 1;
-                    self.changed.notify_all();
+                    self.turns.change(|state| {
+                        state.in_flight.pop_front();
+                        state.completed += 1;
+                    });
                 }
             }
         }
@@ -314,26 +275,28 @@ impl Link {
     /// Ends the connection and all its requests; returns the number of the next generation, which
     /// is being connected from now on. Waits for the driving thread to let go of their memory.
     pub(crate) fn reset(&self) -> u64 {
-        let mut state = self.lock();
-        state.fail(TransportError::Stale { node: self.node.clone(), step: 0 });
-        while state.driver.is_none() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.generation += 1;
-        state.phase = Phase::Connecting;
-        state.driver = Some(Driver::new(self.limits));
-        (state.issued, state.completed) = (0, 0);
-        self.changed.notify_all();
-        state.generation
+        let stale = TransportError::Stale { node: self.node.clone(), step: 0 };
+        self.turns.restart(
+            |state| state.fail(stale),
+            Driver::new(self.limits),
+            |state| {
+                state.generation += 1;
+                state.phase = Phase::Connecting;
+                (state.issued, state.completed) = (0, 0);
+                state.generation
+            },
+        )
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Phase::Open { socket, .. } = &self.lock().phase {
-            // Also for forked children, which have copies of the descriptor.
-            let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
-        }
+        self.turns.with(|state| {
+            if let Phase::Open { socket, .. } = &state.phase {
+                // Also for forked children, which have copies of the descriptor.
+                let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
+            }
+        });
     }
 }
 
@@ -341,9 +304,7 @@ impl Driver {
     fn new(limits: Limits) -> Self {
         Self { receiver: Receiver::new(limits.checksum), silent: Duration::ZERO, low_water: 1 }
     }
-}
 
-impl Driver {
     /// Lets the next sleep last until a good part of the `missing` bytes is there.
     fn sleep_at_least(&mut self, socket: &Socket, missing: u64) {
         let low_water = missing.min(LOW_WATER_BYTES as u64) as usize;
@@ -354,7 +315,37 @@ impl Driver {
     }
 }
 
+fn entry(piece: &Piece) -> Entry {
+    Entry { offset: piece.offset, length: piece.into.len() as u64 }
+}
+
+/// Checks the pieces of a request to a share of this length; returns the bytes of the answer.
+fn check(pieces: &[Piece], share_bytes: u64) -> Result<u64, String> {
+    let mut checker = Checker::new(share_bytes);
+    for (at, piece) in pieces.iter().enumerate() {
+        checker.check(entry(piece)).map_err(|refusal| {
+            let Entry { offset, length } = entry(piece);
+            format!("entry {at} of {length} bytes at offset {offset} of a share of {share_bytes}: {refusal}")
+        })?;
+    }
+    Ok(checker.bytes)
+}
+
 impl State {
+    /// Queues a request whose answer has `bytes` bytes, and sends what the socket takes.
+    fn issue(&mut self, peer: Peer, step: u64, pieces: &[Piece], bytes: u64) -> Ticket {
+        let mut encoded = Vec::with_capacity(16 + 8 * pieces.len());
+        put(&mut encoded, step, pieces.iter().map(entry));
+        self.unsent.extend(encoded);
+        let destinations = pieces.iter().map(|piece| piece.into).filter(|into| into.len() > 0).collect();
+        self.in_flight.push_back(Arc::new(Request { step, destinations, bytes }));
+        let number = self.issued;
+        self.issued += 1;
+        // An error of the socket is found again, with its cause, by who waits.
+        let _ = self.flush();
+        Ticket { peer, step, generation: self.generation, number }
+    }
+
     /// Ends the connection, once.
     fn fail(&mut self, error: TransportError) {
         if let Phase::Failed(_) = self.phase {
