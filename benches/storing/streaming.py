@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asynchronous.containers import Samples
 from sections import MIB, Result, Row, run
 from tiering.study import Study
@@ -29,6 +31,8 @@ SHUFFLED = ("beegfs",)
 """Where `shuffle` is read, too, for one epoch: `lustre-hdd` takes hours."""
 OTHER_MIB = 8
 """Of memory beside the window: batch buffers and control."""
+MOST_WRITTEN_MIB = 2048
+"""Larger data are holes of a file: beside the memory of the nodes, they do not fit in the machine."""
 TURNS = 16
 """Sections of a window, at most."""
 
@@ -79,6 +83,7 @@ SHAPES = (
     Shape("lustre-hdd", 16_384, 64, 16, unit_mib=4),
     Shape("lustre-hdd", 16_384, 64, 4, unit_mib=16),
     Shape("lustre-hdd", 16_384, 64, 4, unit_mib=32, data_mib=1024),
+    Shape("lustre-hdd", 1024, 4096, 5, unit_mib=256, data_mib=8192, entropy=0.9),
 )
 
 
@@ -91,11 +96,24 @@ def opportunistic(study: Study) -> list[Row]:
             source, sample_bytes = group[0].source, group[0].sample_bytes
             samples = study.samples(sample_bytes, group[0].data_mib * MIB)
             made = Samples(Path(memory), samples.count, sample_bytes)
-            path = made.make("npy")
-            made.raw.unlink(missing_ok=True)
+            if group[0].data_mib > MOST_WRITTEN_MIB:
+                path = sparse(made)
+            else:
+                path = made.make("npy")
+                made.raw.unlink(missing_ok=True)
             rows += of_source(source, path, made.count, group)
             path.unlink()
     return rows
+
+
+def sparse(samples: Samples) -> Path:
+    """Make a file of samples that are zeros and take no memory."""
+    path = samples.directory / "sparse.npy"
+    header = {"descr": "|u1", "fortran_order": False, "shape": (samples.count, samples.sample_bytes)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + samples.count * samples.sample_bytes)
+    return path
 
 
 def grouped(shapes: Sequence[Shape]) -> list[list[Shape]]:
