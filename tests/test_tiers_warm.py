@@ -202,3 +202,12 @@ def test_a_loader_whose_daemon_ended_never_takes_slabs_of_other_data_for_its_own
         filled(pool, tier_data.formats["tfrecord"], "tfrecord", level)
         found = [tiers.step(batch) for _ in range(2) for batch in loader]
     assert found == expected
+
+
+def test_a_daemon_without_idle_time_serves_the_loader_that_started_it(
+    pool, daemon, tmp_path, tier_data, monkeypatch
+):
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "0")
+    found = run(pool, tier_data.formats["raw"], "raw", tier(tmp_path / "tier"))
+    assert found["warnings"] == []
+    assert found["copies"]

@@ -37,6 +37,9 @@ const BACKLOG: i32 = 64;
 /// Longest wait between two looks at `stop` and the idle time.
 const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
+/// Least idle time until a tier is used: the process that started the daemon has yet to ask for it.
+const FIRST_USE_TIME: Duration = Duration::from_secs(5);
+
 /// The socket of this user's daemon on this node.
 ///
 /// # Errors
@@ -143,7 +146,8 @@ impl Server {
             if !self.clients.is_empty() {
                 idle_since = Instant::now();
             }
-            if stop.load(Ordering::Relaxed) || self.is_stopped || idle_since.elapsed() >= self.idle {
+            let idle = if self.levels.is_empty() { self.idle.max(FIRST_USE_TIME) } else { self.idle };
+            if stop.load(Ordering::Relaxed) || self.is_stopped || idle_since.elapsed() >= idle {
                 break;
             }
         }
