@@ -222,7 +222,8 @@ pub enum Error {
 impl Error {
     /// Ranks that want different things.
     pub(crate) fn disagree(message: impl Into<String>) -> Self {
-        let hint = "every rank must make its loaders with the same arguments and move them alike";
+        let hint = "make the loaders of all ranks in the same order, with the same arguments, and move them \
+                    alike; name=\"valid\" keeps a second loader apart";
         Self::Rendezvous(ErrorDetails::new(message, Some(hint)))
     }
 
