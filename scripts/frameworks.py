@@ -58,6 +58,7 @@ LOADERS = ("torchdata==0.11.0", "torchvision==0.29.2", "webdataset==1.0.2")
 OF_LOADERS = ("requests", "braceexpand", "pillow==13.0.0")
 TENSORFLOW = ("tensorflow-cpu==2.21.0",)
 JAX = ("jax[cpu]==0.10.2", "grain==0.2.18")
+AUGMENTATION = ("albumentations==2.0.8",)
 OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
@@ -197,7 +198,7 @@ def make() -> int:
         sys.stderr.write(others.stderr)
         return others.returncode
     # It also finds that requirements of torch are missing.
-    for optional in (TENSORFLOW, JAX):
+    for optional in (TENSORFLOW, JAX, AUGMENTATION):
         added = subprocess.run([*pip, *optional], stderr=subprocess.PIPE, text=True, check=False)
         if added.returncode != 0:
             sys.stderr.write(added.stderr)

@@ -17,8 +17,8 @@ import support
 EXAMPLES = support.ROOT / "examples"
 # Examples that import one of these run in tests/frameworks.
 FRAMEWORKS = {
-    "datasets", "dlio_benchmark", "flax", "grain", "jax", "keras", "lightning", "litdata", "optax", "ray",
-    "tensorflow", "torch", "torchdata", "torchvision",
+    "albumentations", "datasets", "dlio_benchmark", "flax", "grain", "jax", "keras", "lightning", "litdata",
+    "nvidia", "optax", "ray", "tensorflow", "torch", "torchdata", "torchvision",
 }  # fmt: skip
 
 

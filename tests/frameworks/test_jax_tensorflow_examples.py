@@ -1,4 +1,4 @@
-"""The examples for Keras, JAX and Grain, and the programs of their pages, run."""
+"""The examples for Keras, JAX, Grain and image libraries, and the programs of their pages, run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ EXAMPLES = {
     "keras_tfrecord": ("tensorflow", "the same weights as without a stop"),
     "jax_hdf5": ("jax", "2 devices, weights"),
     "grain_pipeline": ("grain", "20 batches after the state: the same"),
+    "albumentations_augment": ("albumentations", "equal for 1 and 4 threads"),
+    # Its packages take 1 GB, so the environment of the tests lacks them.
+    "dali_pipeline": ("nvidia.dali", "step 2: images (16, 64, 64, 3)"),
 }
 
 
