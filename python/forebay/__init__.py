@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from forebay._given_order import Given, Weighted
     from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
+    from forebay._mixture import Mixture, mix
     from forebay._samples.collate import Padded, Ragged
     from forebay.config import Config
     from forebay.dataset import Dataset, open
@@ -51,6 +52,7 @@ __all__ = [
     "Loader",
     "LocalShuffle",
     "MemoryLimitError",
+    "Mixture",
     "Opportunistic",
     "OptionError",
     "Padded",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "array",
     "image",
+    "mix",
     "open",
     "tokens",
 ]
@@ -86,6 +89,7 @@ _HOMES = {
     "LocalShuffle": "options",
     "Opportunistic": "options",
     "MemoryLimitError": "errors",
+    "Mixture": "_mixture",
     "OptionError": "errors",
     "Padded": "_samples.collate",
     "PeerLostError": "errors",
@@ -102,6 +106,7 @@ _HOMES = {
     "__version__": "_core",
     "array": "decode",
     "image": "decode",
+    "mix": "_mixture",
     "open": "dataset",
     "tokens": "_formats.tokens",
 }

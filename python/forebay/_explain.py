@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config import Config, EpochForecast, Locality, NoCopies, ShuffleQuality, Store, Streaming, Tiers
+from forebay.config import (
+    Config,
+    EpochForecast,
+    Locality,
+    Mixture,
+    NoCopies,
+    ShuffleQuality,
+    Store,
+    Streaming,
+    Tiers,
+)
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -84,9 +94,26 @@ def _order(config: Config) -> Iterator[str]:
             f"order: groups of {order.group_samples} samples, shuffled in windows of {order.group_window}, "
             f"in {order.lanes} lanes; the same stream on {ranks} ranks"
         )
+    if order.mixture is not None:
+        yield from _mixture(order.mixture)
     if order.epochs is not None:
         yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
     yield from _shuffle_quality(config, order.shuffle_quality)
+
+
+# When an epoch of a mixture ends, by the word of `stop=`.
+_STOPS = {
+    "first": "an epoch ends before a sample would come twice",
+    "all": "an epoch ends when each sample has come",
+    "never": "an epoch never ends",
+}
+
+
+def _mixture(mixture: Mixture) -> Iterator[str]:
+    yield f'mixture: {len(mixture.sources)} sources; {_STOPS[mixture.stop]} (stop="{mixture.stop}")'
+    for source in mixture.sources:
+        passes = "" if source.passes is None else f", passed {source.passes:.4g} times per epoch"
+        yield f"mixture: {source.name}: {_share(source.weight)}; {source.samples} samples{passes}"
 
 
 def _streaming(streaming: Streaming) -> Iterator[str]:

@@ -23,6 +23,8 @@ __all__ = [
     "Index",
     "Locality",
     "Memory",
+    "MixedSource",
+    "Mixture",
     "NoCopies",
     "Now",
     "Order",
@@ -153,14 +155,39 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSource:
+    """A source of a mixture."""
+
+    name: str
+    """Its name."""
+    weight: float
+    """Its share (0 to 1) of the samples delivered."""
+    samples: int
+    """Its samples."""
+    passes: float | None
+    """How often an epoch passes it; below 1 where an epoch leaves samples out. None with
+    ``stop="never"``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """What a mixture draws from."""
+
+    stop: str
+    """When an epoch ends: ``first``, ``all`` or ``never``."""
+    sources: tuple[MixedSource, ...]
+    """The sources, in the order of their samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
 
     kind: str
     """``group``, ``sequential``, ``contiguous``, ``shuffle``, ``local-shuffle``,
     ``opportunistic``, or ``given`` for a function."""
-    steps: int
-    """Steps of an epoch."""
+    steps: int | None
+    """Steps of an epoch; None where it never ends."""
     global_batch: int
     """Samples of all ranks and one step."""
     epochs: int | None
@@ -173,6 +200,8 @@ class Order:
     """Samples per group of the order ``group``."""
     group_window: int | None
     """Groups per window of the order ``group``."""
+    mixture: Mixture | None
+    """The sources, where the data set is a mixture."""
     local: Locality | None
     """How the order ``local-shuffle`` gives samples to nodes."""
     streaming: Streaming | None
@@ -481,6 +510,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved, per_sample: PerSamp
             **order
             | {
                 "allowed_ranks": tuple(order["allowed_ranks"]),
+                "mixture": _mixture(order["mixture"]) if order["mixture"] is not None else None,
                 "local": Locality(**order["local"]) if order["local"] is not None else None,
                 "streaming": Streaming(**order["streaming"]) if order["streaming"] is not None else None,
                 "shuffle_quality": quality,
@@ -496,6 +526,11 @@ def from_engine(found: Mapping[str, Any], options: Resolved, per_sample: PerSamp
         fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
         now=Now(**found["now"]),
     )
+
+
+def _mixture(found: Mapping[str, Any]) -> Mixture:
+    sources = tuple(MixedSource(**source) for source in found["sources"])
+    return Mixture(stop=found["stop"], sources=sources)
 
 
 def _store(found: Mapping[str, Any]) -> Store:

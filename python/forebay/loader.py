@@ -36,6 +36,7 @@ from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
 from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
+from forebay._mixture import Mixture
 from forebay._samples.collate import Padded, Ragged
 from forebay._samples.functions import Functions
 from forebay._samples.iteration import AheadIteration
@@ -76,6 +77,10 @@ class _NotAnIteratorError(OptionError, TypeError, AttributeError):
     __module__ = "forebay"
 
 
+class _NoLengthError(OptionError, TypeError):
+    __module__ = "forebay"
+
+
 class _NoNext:
     """The missing ``__next__`` of a loader: names what to call instead; ``hasattr`` is False."""
 
@@ -113,7 +118,8 @@ class Loader:
     Parameters
     ----------
     dataset : Dataset or path-like or sequence of path-like
-        What :func:`forebay.open` returns or takes.
+        What :func:`forebay.open`, :func:`forebay.tokens` or :func:`forebay.mix` returns, or what
+        :func:`forebay.open` takes.
     batch_size : int
         Samples per rank and step.
     global_batch : int
@@ -285,6 +291,7 @@ class Loader:
         channel = self._open_channel()
         with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
+            self._is_endless = isinstance(self._dataset, Mixture) and self._dataset.stop == "never"
             if self._pipeline is not None:
                 self._pipeline.functions.read_from(self._dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
@@ -328,6 +335,7 @@ class Loader:
             "entropy": None,
             "unit": None,
             "repeats": False,
+            "mixture": self._dataset.facts() if isinstance(self._dataset, Mixture) else None,
         }
         if isinstance(order, str):
             return {"kind": order, **facts}
@@ -469,8 +477,23 @@ class Loader:
         )
 
     def __len__(self) -> int:
-        """Return the number of steps in an epoch, the same on every rank."""
+        """Return the number of steps in an epoch, the same on every rank.
+
+        Raises
+        ------
+        TypeError
+            If the data set is a mixture with ``stop="never"``, whose epochs do not end.
+        """
+        if self._is_endless:
+            raise _NoLengthError(
+                f"loader {self.name!r}: an epoch of a mixture with stop=\"never\" has no number of steps\n"
+                'hint: count steps in the script, for example itertools.islice(loader, 1000), or take stop="all"'
+            )
         return self._steps
+
+    def __bool__(self) -> bool:
+        """Return True, also where an epoch has no length."""
+        return True
 
     def __repr__(self) -> str:
         rank_info = self._rank_info
@@ -570,7 +593,7 @@ class Loader:
         dict
             Integers and strings: ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step``
             (batches delivered), ``global_batch``, ``lanes``, ``group_samples``, ``group_window``
-            and ``fingerprint`` (of the data set).
+            and ``fingerprint`` (of the data set); ``mixture`` for a :class:`Mixture`.
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)

@@ -45,11 +45,11 @@ impl Convergence {
     }
 
     /// The condition of an order for a training of `epochs`; `None` if no bound applies: for a full
-    /// shuffle, and for orders that do not shuffle. Suggested groups are multiples of
+    /// shuffle, for orders that do not shuffle, and for mixtures. Suggested groups are multiples of
     /// `unit_samples`, which are decoded together.
     #[must_use]
     pub fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
-        let shape = order.shape()?;
+        let shape = order.shape().filter(|_| order.mixture().is_none())?;
         let Kind::Group { samples: group, window } = order.kind() else { return None };
         let is_full_shuffle = group == 1 || (shape.lanes == 1 && shape.window >= shape.samples);
         if is_full_shuffle {

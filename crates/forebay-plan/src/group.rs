@@ -69,15 +69,7 @@ impl Shape {
 
     /// The sequence of an epoch.
     pub(crate) fn sequence(&self, seed: u64, epoch: u64) -> Sequence {
-        let groups = self.groups();
-        let permutation = Permutation::new(Key::new(seed, Purpose::Groups).with(epoch), groups);
-        Sequence {
-            group: self.group,
-            last: groups - 1,
-            short_samples: self.samples - (groups - 1) * self.group,
-            short_place: permutation.position_of(groups - 1),
-            permutation,
-        }
+        Sequence::new(Key::new(seed, Purpose::Groups).with(epoch), self.samples, self.group)
     }
 
     /// The permutation of one window of `positions` positions.
@@ -96,15 +88,8 @@ impl Shape {
         out: &mut Vec<u64>,
     ) {
         let start = self.lane(lane).start;
-        sequence.fill(start + positions.start..start + positions.end, out);
         let key = Self::window_key(seed, epoch, lane, window);
-        let length = out.len() as u64;
-        if is_table(length) {
-            shuffle(key, out);
-        } else {
-            let permutation = Permutation::new(key, length);
-            *out = (0..length).map(|position| out[permutation.at(position) as usize]).collect();
-        }
+        sequence.window_samples(start + positions.start..start + positions.end, key, out);
     }
 }
 
@@ -129,6 +114,31 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// Of `samples` samples in groups of `group`, permuted by `key`.
+    pub(crate) fn new(key: Key, samples: u64, group: u64) -> Self {
+        let groups = samples.div_ceil(group);
+        let permutation = Permutation::new(key, groups);
+        Self {
+            group,
+            last: groups - 1,
+            short_samples: samples - (groups - 1) * group,
+            short_place: permutation.position_of(groups - 1),
+            permutation,
+        }
+    }
+
+    /// The samples at `positions`, shuffled by `key`.
+    pub(crate) fn window_samples(&self, positions: Range<u64>, key: Key, out: &mut Vec<u64>) {
+        self.fill(positions, out);
+        let length = out.len() as u64;
+        if is_table(length) {
+            shuffle(key, out);
+        } else {
+            let permutation = Permutation::new(key, length);
+            *out = (0..length).map(|position| out[permutation.at(position) as usize]).collect();
+        }
+    }
+
     /// The place among the groups that holds position `position` of the sequence, and the offset in
     /// that group.
     fn place(&self, position: u64) -> (u64, u64) {

@@ -1,7 +1,7 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
 //! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation`,
-//!   `group`, `local_shuffle` and `opportunistic` are its parts, `shuffle_quality` and
+//!   `group`, `local_shuffle`, `opportunistic` and `mixture` are its parts, `shuffle_quality` and
 //!   `draw_entropy` say how well it shuffles, `convergence` for how many epochs that will do,
 //!   `state` writes and checks the states of loaders.
 //! - `schedule` and `opportunistic_schedule`: which samples are read together ([`Schedule`]);
@@ -42,6 +42,7 @@ mod draw_entropy;
 mod group;
 mod ln_factorial;
 mod local_shuffle;
+mod mixture;
 mod node_reads;
 mod node_shares;
 mod opportunistic;
@@ -68,6 +69,7 @@ pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
 pub use draw_entropy::DrawEntropy;
+pub use mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use node_reads::NodeReads;
 pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};

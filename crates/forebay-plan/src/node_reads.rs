@@ -14,6 +14,7 @@
 //! | `opportunistic` | a unit³ | the same resident units, other streamed ones |
 //! | `shuffle`, groups of one sample | a sample | other samples |
 //! | ids given by the user | unknown, taken as a sample | unknown, taken as other samples |
+//! | `sequential` of a mixture | a sample | other samples |
 //!
 //! ¹ The same where N is a multiple of the global batch.
 //! ² See `node_shares`. A share m of the samples goes to nodes that do not hold them.
@@ -84,6 +85,8 @@ impl NodeReads {
         let nodes = nodes.max(1);
         let mut moved = 0.0;
         let (samples, repeats) = match order.kind() {
+            // Where in the data set the draws of a step lie follows from the sizes of the sources.
+            Kind::Sequential if order.mixture().is_some() => (1, false),
             Kind::LocalShuffle { steps } if nodes > 1 => {
                 moved = moved_share(order, nodes, steps);
                 (unit_samples(order, mean_sample_bytes), true)

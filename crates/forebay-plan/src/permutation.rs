@@ -72,6 +72,12 @@ pub(crate) enum Purpose {
     StreamSection = 9,
     /// What a turn takes of such sections.
     StreamTurn = 10,
+    /// The samples of a pass over a source of a mixture.
+    MixtureSamples = 11,
+    /// The groups of a pass over a source of a mixture.
+    MixtureGroups = 12,
+    /// What a window of a lane draws of a pass over a source of a mixture.
+    MixtureWindow = 13,
 }
 
 /// Key of a permutation.

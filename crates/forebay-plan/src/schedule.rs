@@ -26,13 +26,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
 
 use crate::group::{Sequence, Shape};
 use crate::local_shuffle::Pool;
+use crate::mixture::Draws;
 use crate::opportunistic_schedule::OpportunisticFlow;
 use crate::order::{Kind, Last, Order};
 use crate::permutation::Permutation;
@@ -64,6 +65,8 @@ enum Flow {
         shuffle: Option<(u64, Permutation)>,
         /// The pool of the last step, in `local-shuffle`.
         pool: Option<Pool>,
+        /// The draws of an epoch of a mixture.
+        draws: Option<(u64, Draws)>,
     },
     Lanes(Lanes),
     Opportunistic(OpportunisticFlow),
@@ -89,7 +92,7 @@ impl Schedule {
         } else if let Some(parts) = order.opportunistic() {
             Flow::Opportunistic(OpportunisticFlow::new(parts, node_ranks, start))
         } else {
-            Flow::Steps { next_step: start, segment_steps, max_steps, shuffle: None, pool: None }
+            Flow::Steps { next_step: start, segment_steps, max_steps, shuffle: None, pool: None, draws: None }
         };
         Self { order: order.clone(), node_ranks: node_ranks.to_vec(), flow }
     }
@@ -104,7 +107,7 @@ impl Schedule {
                 let parts = order.opportunistic().expect("the order does not change");
                 Next::Segment(flow.next(order, parts))
             }
-            Flow::Steps { next_step, segment_steps, max_steps, shuffle, pool } => {
+            Flow::Steps { next_step, segment_steps, max_steps, shuffle, pool, draws } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
@@ -118,7 +121,15 @@ impl Schedule {
                     order.kind(),
                     Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. }
                 );
-                if is_shuffled && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                if let Some(mixture) = order.mixture()
+                    && draws.as_ref().is_none_or(|(of, _)| *of != epoch)
+                {
+                    *draws = Some((epoch, order.draws(mixture, epoch)));
+                }
+                if is_shuffled
+                    && order.mixture().is_none()
+                    && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch)
+                {
                     *shuffle = Some((epoch, order.shuffle(epoch)));
                 }
                 let permutation = shuffle.as_ref().map(|(_, permutation)| permutation);
@@ -127,6 +138,11 @@ impl Schedule {
                 *next_step = last_step + 1;
                 *segment_steps = (*segment_steps * 2).min(*max_steps);
                 let steps = first_step..=last_step;
+                if let Some((mixture, (_, draws))) = order.mixture().zip(draws.as_mut()) {
+                    let sample_at = |position| draws.sample(mixture, position);
+                    let demands = step_demands(order, node_ranks, steps, sample_at);
+                    return Next::Segment(Segment { first_step, last_step, demands });
+                }
                 let demands = match (ids, permutation) {
                     (_, Some(permutation)) if order.shares().is_some() => {
                         pool_demands(order, node_ranks, steps, permutation, pool)
@@ -153,7 +169,7 @@ fn step_demands(
     order: &Order,
     node_ranks: &[Rank],
     steps: RangeInclusive<u64>,
-    sample_at: impl Fn(u64) -> u64,
+    mut sample_at: impl FnMut(u64) -> u64,
 ) -> Vec<Demand> {
     let per_epoch = order.steps_per_epoch();
     let count = (steps.end() - steps.start() + 1) * node_ranks.len() as u64 * order.spec().batch;
@@ -245,7 +261,7 @@ struct Cursor {
 struct Window {
     number: u64,
     /// All its positions in the lane.
-    positions: std::ops::Range<u64>,
+    positions: Range<u64>,
     /// The first that is delivered.
     from: u64,
     /// How many are delivered.
@@ -335,25 +351,38 @@ impl Lanes {
         if window.count == 0 {
             return Vec::new();
         }
-        let seed = order.spec().seed;
+        let skipped = (window.from - window.positions.start) as usize;
+        let numbered = (window.number, window.positions);
+        if let Some(mixture) = order.mixture() {
+            let draws = order.lane_draws(mixture, cursor.lane, cursor.epoch);
+            draws.window_samples(numbered, &mut self.samples);
+        } else {
+            self.group_samples(order.spec().seed, cursor, numbered);
+        }
+        self.deliveries(order, cursor, skipped, window.count as usize)
+    }
+
+    /// The samples of a window of a data set that is no mixture.
+    fn group_samples(&mut self, seed: u64, cursor: &Cursor, numbered: (u64, Range<u64>)) {
         if self.sequences.iter().all(|(epoch, _)| *epoch != cursor.epoch) {
             self.sequences.retain(|(epoch, _)| *epoch + 1 == cursor.epoch);
             self.sequences.push((cursor.epoch, self.shape.sequence(seed, cursor.epoch)));
         }
-        let skipped = (window.from - window.positions.start) as usize;
-        let numbered = (window.number, window.positions);
         let known = self.sequences.iter().find(|(epoch, _)| *epoch == cursor.epoch);
         let (_, sequence) = known.expect("the sequence of this epoch was just made");
         self.shape.window_samples(seed, cursor.epoch, sequence, cursor.lane, numbered, &mut self.samples);
+    }
 
+    /// Where the samples of the window at hand go: `count` of them, from the one after `skipped` on.
+    fn deliveries(&self, order: &Order, cursor: &Cursor, skipped: usize, count: usize) -> Vec<Demand> {
         let each = order.lane_batch();
         let last_step = order.steps_per_epoch() - 1;
         let (mut step, mut slot) = (cursor.position / each, (cursor.position % each) as u32);
         let first_step = step;
         let first_slot = |step| if step == last_step { cursor.last_slot } else { cursor.slot };
         let mut lane_slot = first_slot(step);
-        let mut demands = Vec::with_capacity(window.count as usize);
-        for sample in &self.samples[skipped..skipped + window.count as usize] {
+        let mut demands = Vec::with_capacity(count);
+        for sample in &self.samples[skipped..skipped + count] {
             demands.push(Demand {
                 sample: SampleId(*sample),
                 local_rank: cursor.local_rank,

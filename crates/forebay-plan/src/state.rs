@@ -22,6 +22,7 @@
 //! | `streamed_units` | units that no node keeps; None where the order knows no nodes |
 //! | `node_residents` | digest of what each node keeps, as hexadecimal digits; None there, too |
 //! | `given_samples` | ids of an epoch of the order `given`; other orders lack this key |
+//! | `mixture` | names, shares and samples of the sources of a mixture; others lack this key |
 
 use std::fmt;
 
@@ -224,6 +225,9 @@ impl StateError {
             Self::Differs { key: "fingerprint", .. } => {
                 "the data set has changed since the state was written"
             }
+            Self::Differs { key: "mixture", .. } => {
+                "make the loader with forebay.mix of the same sources, weights and stop="
+            }
             Self::Differs { key: "version", .. } => "resume with the version of forebay that wrote the state",
             Self::Differs { .. } => "make the loader with the options that the state was saved with",
             Self::Regions { hint, .. }
@@ -276,7 +280,8 @@ impl OrderState {
 
     /// The keys of a state of this loader.
     fn keys(&self) -> impl Iterator<Item = &'static str> {
-        KEYS.into_iter().chain(more_keys(self.order.kind()).iter().copied())
+        let of_mixture = self.order.mixture().map(|_| "mixture");
+        KEYS.into_iter().chain(more_keys(self.order.kind()).iter().copied()).chain(of_mixture)
     }
 
     /// The state after the batch at a position.
@@ -320,7 +325,9 @@ impl OrderState {
             return Err(StateError::Missing { keys });
         }
         let value = |key| value(key).unwrap_or(StateValue::None);
-        for key in ["last", "seed", "fingerprint"] {
+        // The sources before the fingerprint, as these name what differs.
+        let of_mixture = self.order.mixture().map(|_| "mixture");
+        for key in of_mixture.into_iter().chain(["last", "seed", "fingerprint"]) {
             self.check_same(key, value(key))?;
         }
         let number = |key, lowest, highest| number(key, value(key), lowest, highest);
@@ -329,7 +336,9 @@ impl OrderState {
         self.check_ranks(global_batch, lanes)?;
         let steps = self.order.steps_per_epoch();
         let epoch = number("epoch", 0, MAX_NUMBER / steps - 1)?;
-        let step = number("step", 0, steps)?;
+        // The epoch of a mixture may be a step longer in other lanes, which the loader takes over.
+        let may_change = self.order.mixture().is_some() && lanes != self.order.lanes();
+        let step = number("step", 0, if may_change { MAX_NUMBER } else { steps })?;
         let kind = match self.order.kind() {
             Kind::Group { .. } => Kind::Group {
                 samples: number("group_samples", 1, MAX_NUMBER)?,
@@ -382,6 +391,10 @@ impl OrderState {
             "group_samples" => groups.map(|(samples, _)| samples).into(),
             "group_window" => groups.map(|(_, window)| window).into(),
             "fingerprint" => self.fingerprint.as_str().into(),
+            "mixture" => match self.order.mixture() {
+                Some(mixture) => StateValue::Text(mixture.text()),
+                None => StateValue::None,
+            },
             "pool_steps" => match spec.kind {
                 Kind::LocalShuffle { steps } => steps.into(),
                 _ => StateValue::None,

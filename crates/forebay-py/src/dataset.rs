@@ -221,6 +221,10 @@ impl Dataset {
         Ok(self.loaded(py)?.index.samples() as usize)
     }
 
+    fn records(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.loaded(py)?.index.records())
+    }
+
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let loaded = self.loaded(py)?;
         let decoding = self.source.decoding(&loaded.index).map_err(|error| raise(py, &error))?;

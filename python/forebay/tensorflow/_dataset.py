@@ -128,7 +128,8 @@ def dataset(
 
 def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> Any:
     epoch, step, begun = loader._progress.place
-    rest = len(loader) - step if step and not begun else None
+    endless = endless or loader._is_endless
+    rest = len(loader) - step if step and not begun and not endless else None
     watch = watch_of(loader)
     watch.reset()
     holder = _Holder(loader)

@@ -19,7 +19,7 @@ use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts,
     decide as decide_pure, ragged_bytes, wants_direct,
 };
-use forebay_plan::{Kind, Order, OrderSpec};
+use forebay_plan::{Kind, Mixture, Order, OrderSpec};
 use forebay_types::ShardId;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,7 @@ use crate::batch::layout::BatchLayout;
 use crate::config::options::{Locate, Options};
 use crate::dataset::IndexOrigin;
 use crate::dataset::field_decoders::{Decoding, decode_threads};
+use crate::dataset::drawn_bytes::drawn_bytes;
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
 use crate::shm::region::control_bytes;
@@ -46,7 +47,7 @@ pub fn make_order(
 ) -> Result<Order, Error> {
     let kind = options.kind(samples, group_samples, group_window)?;
     let of_epoch = options.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
-    Ok(Order::new(OrderSpec {
+    let spec = OrderSpec {
         kind,
         last: options.last()?,
         seed: options.seed,
@@ -54,7 +55,24 @@ pub fn make_order(
         batch: options.batch_size,
         ranks: u64::from(options.size),
         lanes: lanes.or(options.order.lanes),
-    })?)
+    };
+    Ok(match mixture(options, samples)? {
+        Some(mixture) => Order::mixed(spec, mixture)?,
+        None => Order::new(spec)?,
+    })
+}
+
+/// The mixture that the data set of `samples` samples is, if it is one.
+fn mixture(options: &Options, samples: u64) -> Result<Option<Mixture>, Error> {
+    let Some(spec) = &options.order.mixture else { return Ok(None) };
+    let mixture = Mixture::new(spec.clone())?;
+    if mixture.samples() != samples {
+        return Err(Error::Options {
+            message: format!("mixture: its sources have {} samples, its files {samples}", mixture.samples()),
+            hint: "a file has changed since it was opened; open the sources again".into(),
+        });
+    }
+    Ok(Some(mixture))
 }
 
 /// Facts that the leader of a node gathered before it decided.
@@ -192,7 +210,11 @@ pub(crate) fn data_facts(
     expansion: f64,
 ) -> Result<DataFacts, Error> {
     let (samples, summary) = (index.samples(), index.summary());
-    let mean_bytes = index.record_bytes() as f64 / samples.max(1) as f64;
+    let drawn_bytes = match &options.order.mixture {
+        Some(mixture) => drawn_bytes(mixture, index),
+        None => index.record_bytes(),
+    };
+    let mean_bytes = drawn_bytes as f64 / samples.max(1) as f64;
     let batch = options.batch_size;
     let decoding = Decoding::new(index.fields(), &options.decode)?;
     let fields = decoding.fields();
@@ -204,6 +226,7 @@ pub(crate) fn data_facts(
     Ok(DataFacts {
         samples,
         record_bytes: index.record_bytes(),
+        drawn_bytes,
         file_bytes: index.shards().iter().map(|shard| shard.bytes).sum(),
         unit_samples: index.unit_samples(),
         is_coded: index.is_coded(),

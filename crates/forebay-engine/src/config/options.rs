@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 pub use forebay_plan::config::{AccessChoice, Locate, Readers};
-use forebay_plan::{Kind, Last};
+use forebay_plan::{Kind, Last, MixtureSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -42,6 +42,9 @@ pub struct OrderChoice {
     /// Length of a unit of `opportunistic` \[bytes\].
     #[serde(default)]
     pub unit: Option<u64>,
+    /// The sources of the data set, where it is a mixture.
+    #[serde(default)]
+    pub mixture: Option<MixtureSpec>,
 }
 
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
@@ -362,6 +365,12 @@ impl Options {
             return wrong(
                 format!("the strategy finds samples by a cursor, and the order is {}", self.order.kind),
                 "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",
+            );
+        }
+        if self.order.mixture.is_some() && self.strategy.locate.walks() {
+            return wrong(
+                "the strategy finds samples by a cursor, and the data set is a mixture of several".into(),
+                "use another strategy",
             );
         }
         self.last()?;

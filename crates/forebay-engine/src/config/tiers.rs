@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_format::Index;
 use forebay_io::ShardFiles;
 use forebay_plan::config::Settings;
-use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, TierForecast, TierLevel};
+use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel};
 use forebay_tier::{
     CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
     check_sources,
@@ -180,7 +180,10 @@ pub(crate) fn decide(
         levels: &tier_levels,
         copies,
     };
-    let copies = Copies::decide(&forecast(true), options.epochs, source_in_memory);
+    // An epoch of a mixture may read samples again.
+    let repeats = order.mixture().is_some_and(|mixture| mixture.stop() != Stop::First);
+    let known_epochs = options.epochs.filter(|_| !repeats);
+    let copies = Copies::decide(&forecast(true), known_epochs, source_in_memory);
     let makes_copies = copies == Copies::Pieces;
     let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
     let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
@@ -227,6 +230,8 @@ fn alignment(order: &Order, index: &Index) -> u64 {
     const LOOKED_AT: u64 = 64;
     const LARGEST_ALIGNMENT: u64 = 1 << 32;
     let run_samples = match order.kind() {
+        // Groups of later sources begin after any number of samples.
+        Kind::Group { .. } if order.mixture().is_some() => return 1,
         Kind::Group { samples, .. } => samples.max(1),
         Kind::Shuffle => 1,
         _ => return 1,

@@ -4,6 +4,7 @@
 //! them in a sealed memfd, and no process expands more of them than it needs.
 
 pub(crate) mod batch_read;
+pub(crate) mod drawn_bytes;
 pub(crate) mod field_decoders;
 pub(crate) mod open;
 pub(crate) mod ragged_size;

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
-use forebay_plan::{Copies, Kind, NoCopies};
+use forebay_plan::{Copies, Kind, Mixture, NoCopies, Stop};
 use forebay_tier::CHUNK_BYTES;
 use serde_json::{Value, json};
 
@@ -101,6 +101,7 @@ impl Engine {
             Kind::Group { samples, window } => (Some(samples), Some(window)),
             _ => (None, None),
         };
+        let is_endless = order.mixture().is_some_and(|mixture| mixture.stop() == Stop::Never);
         json!({
             "data": {
                 "samples": data.samples,
@@ -112,13 +113,14 @@ impl Engine {
             },
             "order": {
                 "kind": context.options.order.kind,
-                "steps": self.steps_per_epoch(),
+                "steps": (!is_endless).then_some(self.steps_per_epoch()),
                 "global_batch": order.global_batch(),
                 "epochs": context.options.epochs,
                 "lanes": order.lanes(),
                 "allowed_ranks": order.allowed_ranks(),
                 "group_samples": group_samples,
                 "group_window": group_window,
+                "mixture": order.mixture().map(|mixture| self.mixture(mixture)),
                 "local": self.locality(),
                 "streaming": self.streaming(),
                 "shuffle_quality": self.shuffle_quality(),
@@ -163,6 +165,21 @@ impl Engine {
             "fallbacks": self.fallbacks(),
             "now": self.now(),
         })
+    }
+
+    /// The sources of a mixture, and how often an epoch passes each.
+    fn mixture(&self, mixture: &Mixture) -> Value {
+        let drawn = (mixture.stop() != Stop::Never).then(|| self.context.order.spec().samples as f64);
+        let sources = mixture.sources().iter().enumerate().map(|(place, source)| {
+            let share = mixture.share(place);
+            json!({
+                "name": source.name,
+                "weight": share,
+                "samples": source.samples,
+                "passes": drawn.map(|drawn| drawn * share / source.samples as f64),
+            })
+        });
+        json!({ "stop": mixture.stop().name(), "sources": sources.collect::<Vec<_>>() })
     }
 
     /// How the order gives samples to the nodes that hold them, if it does.

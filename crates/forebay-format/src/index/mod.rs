@@ -128,7 +128,7 @@ impl Index {
     }
 
     /// Number of samples that the files have, selected or not.
-    fn records(&self) -> u64 {
+    pub fn records(&self) -> u64 {
         self.contents.header.samples
     }
 

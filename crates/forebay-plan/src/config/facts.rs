@@ -138,6 +138,9 @@ pub struct DataFacts {
     pub samples: u64,
     /// Bytes of all records.
     pub record_bytes: u64,
+    /// Bytes of as many records as there are samples, as the order draws them: `record_bytes` but
+    /// for mixtures.
+    pub drawn_bytes: u64,
     /// Bytes of all files.
     pub file_bytes: u64,
     /// Samples that are decoded together.
@@ -160,10 +163,10 @@ pub struct DataFacts {
 }
 
 impl DataFacts {
-    /// Mean length of a record \[bytes\].
+    /// Mean length of a record that is drawn \[bytes\].
     #[must_use]
     pub fn mean_record_bytes(&self) -> f64 {
-        self.record_bytes as f64 / self.samples.max(1) as f64
+        self.drawn_bytes as f64 / self.samples.max(1) as f64
     }
 }
 

@@ -334,6 +334,7 @@ mod tests {
         DataFacts {
             samples: 10_000,
             record_bytes: 10_000 * 100 * KIB,
+            drawn_bytes: 10_000 * 100 * KIB,
             file_bytes: 10_000 * 100 * KIB,
             unit_samples: 1,
             is_coded: false,

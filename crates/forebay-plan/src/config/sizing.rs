@@ -294,6 +294,7 @@ mod tests {
         let data = DataFacts {
             samples: SAMPLES,
             record_bytes: SAMPLES * RECORD_BYTES,
+            drawn_bytes: SAMPLES * RECORD_BYTES,
             file_bytes: SAMPLES * RECORD_BYTES,
             unit_samples: 1,
             is_coded: false,

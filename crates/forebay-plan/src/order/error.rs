@@ -74,6 +74,55 @@ pub enum OrderError {
         /// L as asked for.
         lanes: u64,
     },
+    /// A number of a mixture outside what is possible.
+    #[error("mixture: the {what} is {found}, expected {expected}")]
+    Mixture {
+        /// Which number.
+        what: String,
+        /// Its value.
+        found: u64,
+        /// What is possible.
+        expected: &'static str,
+    },
+    /// An order that no source of a mixture can have.
+    #[error("order {kind}: the data set is a mixture, whose sources are sequential, shuffle or group")]
+    MixtureKind {
+        /// Name of the kind.
+        kind: &'static str,
+    },
+    /// An end of an epoch that a mixture does not have.
+    #[error("last=\"{last}\" with a mixture, whose epochs have whole global batches only")]
+    MixtureLast {
+        /// Name of what the end of an epoch does.
+        last: &'static str,
+    },
+    /// One step takes more of a source than there is.
+    #[error(
+        "mixture with stop=\"first\": source {source_name:?} has {samples} samples, too few for one step of {global_batch} \
+         samples{} without a sample that comes twice",
+        if *lanes > 1 { format!(" in {lanes} lanes") } else { String::new() }
+    )]
+    MixtureStep {
+        /// The source that is used up first.
+        source_name: String,
+        /// Its samples.
+        samples: u64,
+        /// G.
+        global_batch: u64,
+        /// L of a group order, else 1.
+        lanes: u64,
+    },
+    /// A source of which an epoch would draw too seldom.
+    #[error(
+        "mixture with stop=\"all\": source {source_name:?} has a share of {share}, with which an epoch would have more than \
+         2^62 samples"
+    )]
+    MixtureEpoch {
+        /// The source that is passed last.
+        source_name: String,
+        /// Its share.
+        share: String,
+    },
     /// A bound of the order entropy that no order has.
     #[error("order {kind}: entropy is {found}, expected 0 to 1")]
     EntropyRange {
@@ -145,7 +194,11 @@ impl OrderError {
             Self::Empty { .. } => {
                 Some("check the path and the database= of the data set; forebay inspect shows what it holds")
             }
-            Self::Number { .. } | Self::EntropyRange { .. } => None,
+            Self::Number { .. } | Self::Mixture { .. } | Self::EntropyRange { .. } => None,
+            Self::MixtureKind { .. } => Some("take order=\"group\", \"shuffle\" or \"sequential\""),
+            Self::MixtureLast { .. } => Some("leave last= out"),
+            Self::MixtureStep { .. } => Some("use a smaller batch, a smaller weight, or stop=\"all\""),
+            Self::MixtureEpoch { .. } => Some("give the source more weight, or use stop=\"never\""),
             Self::Entropy { .. } => {
                 Some("a node needs memory for two windows; order=\"shuffle\" has an entropy of 1")
             }

@@ -18,6 +18,8 @@
 //! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and
 //!   takes the next G/L positions of each; what a lane holds is defined in `group`.
 //!
+//! Of a mixture ([`Order::mixed`]) these are the orders within each source, as `mixture` says.
+//!
 //! The end of an epoch ([`Last`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left out;
 //! otherwise T = ⌈N/G⌉. `wrap` fills the last step from the start of the same epoch (a region's or
 //! lane's own start), `short` takes what is left, a rank's part may be empty; `carry` (sequential
@@ -33,6 +35,7 @@
 
 mod error;
 mod lanes;
+mod mixed;
 mod smallest_window;
 
 use std::fmt;
@@ -48,6 +51,7 @@ use crate::draw_entropy::DrawEntropy;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::local_shuffle::Pool;
+use crate::mixture::Mixture;
 use crate::node_shares::NodeShares;
 use crate::opportunistic::{Entry, Finder, Opportunistic};
 use crate::permutation::{Key, Permutation, Purpose};
@@ -165,7 +169,7 @@ pub struct OrderSpec {
     pub last: Last,
     /// Seed of everything that is shuffled.
     pub seed: u64,
-    /// N, samples of an epoch: those of the data set, but for `given`.
+    /// N, samples of an epoch: those of the data set, but for `given` and mixtures.
     pub samples: u64,
     /// B, samples per rank and step.
     pub batch: u64,
@@ -188,6 +192,7 @@ pub struct Order {
     lanes: u64,
     shape: Option<Shape>,
     nodes: Nodes,
+    mixture: Option<Arc<Mixture>>,
 }
 
 /// What the order knows of the nodes.
@@ -292,7 +297,7 @@ impl Order {
             }
             (lanes, None)
         };
-        Ok(Self { spec, steps, global_batch, lanes, shape, nodes: Nodes::Unknown })
+        Ok(Self { spec, steps, global_batch, lanes, shape, nodes: Nodes::Unknown, mixture: None })
     }
 
     /// The same order with windows of `window` units, at least 1, if it is `opportunistic`. It
@@ -459,6 +464,7 @@ impl Order {
     pub fn quality(&self) -> Quality {
         match self.spec.kind {
             Kind::Sequential | Kind::Contiguous => Quality::FIXED,
+            _ if self.mixture.is_some() => Quality::UNKNOWN,
             Kind::Shuffle => Quality::SHUFFLE,
             Kind::LocalShuffle { steps } => self
                 .shares()
@@ -526,6 +532,9 @@ impl Order {
         out.clear();
         assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
         assert!(u64::from(rank.0) < self.spec.ranks, "rank {} of {} ranks", rank.0, self.spec.ranks);
+        if let Some(mixture) = &self.mixture {
+            return self.mixture_batch(mixture, epoch, step, rank, out);
+        }
         if let Some(shape) = &self.shape {
             return self.group_batch(shape, epoch, step, rank, out);
         }

@@ -1,0 +1,209 @@
+//! Which samples the draws of a mixture are: passes over each source, in the order of the loader.
+//!
+//! - `sequential`: draw k of a source of n samples is its sample k mod n.
+//! - `shuffle`: pass ⌊k/n⌋ is a permutation keyed by (seed, epoch, source, pass), and draw k is
+//!   its value at k mod n.
+//! - `group`: lane l of L walks positions of its own, and draws from its slice of each pass:
+//!   [⌊(l·n + r)/L⌋, ⌊((l + 1)·n + r)/L⌋) of the permuted groups laid end to end, with
+//!   r = pass mod L. So each pass has every sample once, and after L passes each lane has drawn n
+//!   samples, also where n < L. The lane shuffles windows of its positions: what a window draws of
+//!   a pass of a source is contiguous in the slice, and a permutation keyed by (seed, epoch,
+//!   source, pass, lane, window) shuffles it.
+//!
+//! Samples of source i are counted on from those of the sources before it.
+
+use std::ops::Range;
+
+use super::Mixture;
+use super::tree::Phases;
+use crate::group::Sequence;
+use crate::permutation::{Key, Permutation, Purpose};
+
+/// The draws of one epoch of `sequential` or `shuffle`, with the permutations that were used last.
+#[derive(Clone, Debug)]
+pub(crate) struct Draws {
+    phases: Phases,
+    /// Key of the epoch; `None` for `sequential`.
+    key: Option<Key>,
+    /// Number and permutation of a pass over each source.
+    passes: Vec<Option<(u64, Permutation)>>,
+}
+
+impl Draws {
+    pub(crate) fn new(mixture: &Mixture, seed: u64, epoch: u64, is_shuffled: bool) -> Self {
+        let key = Key::new(seed, Purpose::MixtureSamples).with(epoch);
+        Self {
+            phases: mixture.tree.phases(0, 1),
+            key: is_shuffled.then_some(key),
+            passes: vec![None; mixture.sources().len()],
+        }
+    }
+
+    /// The sample at a position of the epoch.
+    pub(crate) fn sample(&mut self, mixture: &Mixture, position: u64) -> u64 {
+        let (source, draw) = mixture.tree.draw(position, &self.phases);
+        let samples = mixture.sources()[source].samples;
+        let (pass, place) = (draw / samples, draw % samples);
+        let Some(key) = self.key else { return mixture.firsts[source] + place };
+        let known = &mut self.passes[source];
+        let permutation = match known {
+            Some((number, permutation)) if *number == pass => permutation,
+            _ => {
+                let key = key.with(source as u64).with(pass);
+                &mut known.insert((pass, Permutation::new(key, samples))).1
+            }
+        };
+        mixture.firsts[source] + permutation.at(place)
+    }
+}
+
+/// A lane of `group` in one epoch.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneDraws<'a> {
+    mixture: &'a Mixture,
+    lane: u64,
+    lanes: u64,
+    /// S, samples per group.
+    group: u64,
+    seed: u64,
+    epoch: u64,
+    phases: Phases,
+}
+
+/// What a window draws of one pass over a source.
+#[derive(Clone, Debug)]
+struct Part {
+    pass: u64,
+    /// Positions in the groups of the pass, laid end to end.
+    positions: Range<u64>,
+    /// Number of the draw at the first position.
+    first_draw: u64,
+    /// Key of the permutation of the positions.
+    key: Key,
+}
+
+impl<'a> LaneDraws<'a> {
+    pub(crate) fn new(
+        mixture: &'a Mixture,
+        (lane, lanes): (u64, u64),
+        group: u64,
+        seed: u64,
+        epoch: u64,
+    ) -> Self {
+        let phases = mixture.tree.phases(lane, lanes);
+        Self { mixture, lane, lanes, group, seed, epoch, phases }
+    }
+
+    /// The sample at a position of the lane, which is in this window.
+    pub(crate) fn sample(&self, position: u64, (window, positions): (u64, Range<u64>)) -> u64 {
+        let (source, draw) = self.mixture.tree.draw(position, &self.phases);
+        let part = self.part(source, draw, window, &self.draws(source, &positions));
+        let place =
+            Permutation::new(part.key, part.positions.end - part.positions.start).at(draw - part.first_draw);
+        let sequence = self.sequence(source, part.pass);
+        self.mixture.firsts[source] + sequence.sample(part.positions.start + place)
+    }
+
+    /// The samples of a window, in the order in which they are delivered.
+    pub(crate) fn window_samples(&self, (window, positions): (u64, Range<u64>), out: &mut Vec<u64>) {
+        let sources = 0..self.mixture.sources().len();
+        let drawn: Vec<_> = sources.map(|source| self.source_samples(source, window, &positions)).collect();
+        let mut drawn: Vec<_> = drawn.into_iter().map(Vec::into_iter).collect();
+        out.clear();
+        out.extend(positions.map(|position| {
+            let (source, _) = self.mixture.tree.draw(position, &self.phases);
+            drawn[source].next().expect("the counts of the tree are those of its draws")
+        }));
+    }
+
+    /// The samples of a window that are of a source.
+    fn source_samples(&self, source: usize, window: u64, positions: &Range<u64>) -> Vec<u64> {
+        let draws = self.draws(source, positions);
+        let first = self.mixture.firsts[source];
+        let (mut found, mut of_part) = (Vec::new(), Vec::new());
+        let mut draw = draws.start;
+        while draw < draws.end {
+            let part = self.part(source, draw, window, &draws);
+            draw += part.positions.end - part.positions.start;
+            self.sequence(source, part.pass).window_samples(part.positions, part.key, &mut of_part);
+            found.extend(of_part.iter().map(|sample| first + sample));
+        }
+        found
+    }
+
+    /// The draws from a source at some positions of the lane.
+    fn draws(&self, source: usize, positions: &Range<u64>) -> Range<u64> {
+        let count = |positions| self.mixture.tree.count(source, positions, &self.phases);
+        count(positions.start)..count(positions.end)
+    }
+
+    /// The part of a window's draws from a source that holds a draw.
+    fn part(&self, source: usize, draw: u64, window: u64, draws: &Range<u64>) -> Part {
+        let pass = Pass::of(self.mixture.sources()[source].samples, (self.lane, self.lanes), draw);
+        let first_draw = draws.start.max(pass.first_draw);
+        let end = draws.end.min(pass.first_draw + (pass.slice.end - pass.slice.start));
+        let at = |draw: u64| pass.slice.start + (draw - pass.first_draw);
+        let key = self.key(Purpose::MixtureWindow, source, pass.number).with(self.lane).with(window);
+        Part { pass: pass.number, positions: at(first_draw)..at(end), first_draw, key }
+    }
+
+    /// The groups of a pass over a source, laid end to end.
+    fn sequence(&self, source: usize, pass: u64) -> Sequence {
+        let samples = self.mixture.sources()[source].samples;
+        Sequence::new(self.key(Purpose::MixtureGroups, source, pass), samples, self.group)
+    }
+
+    fn key(&self, purpose: Purpose, source: usize, pass: u64) -> Key {
+        Key::new(self.seed, purpose).with(self.epoch).with(source as u64).with(pass)
+    }
+}
+
+/// A pass of a lane over a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    number: u64,
+    /// The part of the pass that the lane draws.
+    slice: Range<u64>,
+    /// The lane's draws from the source before this pass.
+    first_draw: u64,
+}
+
+impl Pass {
+    /// The part of the first pass that a lane draws.
+    pub(super) fn slice(samples: u64, (lane, lanes): (u64, u64)) -> Range<u64> {
+        edge(samples, lane, lanes, 0)..edge(samples, lane + 1, lanes, 0)
+    }
+
+    /// The pass of a draw of lane `lane` of `lanes` from a source of `samples` samples.
+    fn of(samples: u64, (lane, lanes): (u64, u64), draw: u64) -> Self {
+        // L passes give each lane n draws.
+        let (rounds, draw) = (draw / samples, draw % samples);
+        // The last of these passes that has no more than `draw` draws of the lane before it.
+        let (mut low, mut high) = (0, lanes);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            if draws_before(samples, (lane, lanes), middle) <= draw { low = middle } else { high = middle }
+        }
+        Self {
+            number: rounds * lanes + low,
+            slice: edge(samples, lane, lanes, low)..edge(samples, lane + 1, lanes, low),
+            first_draw: rounds * samples + draws_before(samples, (lane, lanes), low),
+        }
+    }
+}
+
+/// ⌊(l·n + r)/L⌋.
+fn edge(samples: u64, lane: u64, lanes: u64, pass: u64) -> u64 {
+    ((u128::from(lane) * u128::from(samples) + u128::from(pass)) / u128::from(lanes)) as u64
+}
+
+/// The draws of a lane in the first `passes` passes, at most L: a sum of differences of edges. The
+/// sum of ⌊(x + r)/L⌋ over r below R ≤ L is R·⌊x/L⌋ + max(0, R + x mod L − L).
+fn draws_before(samples: u64, (lane, lanes): (u64, u64), passes: u64) -> u64 {
+    let (samples, lanes, passes) = (u128::from(samples), u128::from(lanes), u128::from(passes));
+    let sum = |lane: u64| {
+        let start = u128::from(lane) * samples;
+        passes * (start / lanes) + (passes + start % lanes).saturating_sub(lanes)
+    };
+    (sum(lane + 1) - sum(lane)) as u64
+}

@@ -1,0 +1,77 @@
+//! Orders of mixtures: `sequential`, `shuffle` and `group` within each source.
+
+use std::sync::Arc;
+
+use forebay_types::{Rank, SampleId};
+
+use super::{Kind, Last, MAX_SAMPLES, Order, OrderError, OrderSpec};
+use crate::group::Shape;
+use crate::mixture::{Draws, LaneDraws, Mixture};
+
+impl Order {
+    /// The order of a mixture: `spec.kind` says in which order each source is passed. N is the
+    /// number of samples of an epoch, T·G, so that what `spec` has there is not used.
+    ///
+    /// # Errors
+    /// As [`Order::new`]; a kind or an end of an epoch that mixtures do not have; a source that is
+    /// too small for one step.
+    pub fn mixed(spec: OrderSpec, mixture: Mixture) -> Result<Self, OrderError> {
+        if !matches!(spec.kind, Kind::Sequential | Kind::Shuffle | Kind::Group { .. }) {
+            return Err(OrderError::MixtureKind { kind: spec.kind.name() });
+        }
+        if matches!(spec.last, Last::Short | Last::Carry) {
+            return Err(OrderError::MixtureLast { last: spec.last.name() });
+        }
+        let mut order = Self::new(OrderSpec { samples: MAX_SAMPLES, last: Last::Drop, ..spec })?;
+        let lanes = order.shape.map_or(1, |shape| shape.lanes);
+        order.steps = mixture.steps(lanes, order.global_batch / lanes)?;
+        order.spec.samples = order.steps * order.global_batch;
+        order.shape = order.shape.map(|shape| Shape { samples: order.spec.samples, ..shape });
+        order.mixture = Some(Arc::new(mixture));
+        Ok(order)
+    }
+
+    /// The mixture of the data set, if it is one.
+    #[must_use]
+    pub fn mixture(&self) -> Option<&Mixture> {
+        self.mixture.as_deref()
+    }
+
+    /// The draws of an epoch of a mixture without lanes.
+    pub(crate) fn draws(&self, mixture: &Mixture, epoch: u64) -> Draws {
+        Draws::new(mixture, self.spec.seed, epoch, self.spec.kind == Kind::Shuffle)
+    }
+
+    /// The draws of a lane in an epoch of a mixture in the order `group`.
+    pub(crate) fn lane_draws<'a>(&self, mixture: &'a Mixture, lane: u64, epoch: u64) -> LaneDraws<'a> {
+        let Kind::Group { samples, .. } = self.spec.kind else {
+            unreachable!("only the order group has lanes to choose")
+        };
+        LaneDraws::new(mixture, (lane, self.lanes), samples, self.spec.seed, epoch)
+    }
+
+    /// [`Order::batch`] of a mixture.
+    pub(super) fn mixture_batch(
+        &self,
+        mixture: &Mixture,
+        epoch: u64,
+        step: u64,
+        rank: Rank,
+        out: &mut Vec<SampleId>,
+    ) {
+        let Some(shape) = &self.shape else {
+            let run = self.run(epoch, step, rank);
+            let mut draws = self.draws(mixture, epoch);
+            let positions = run.first..run.first + run.count;
+            return out.extend(positions.map(|position| SampleId(draws.sample(mixture, position))));
+        };
+        for lane in self.lanes_of(rank) {
+            let draws = self.lane_draws(mixture, lane, epoch);
+            let first = step * self.lane_batch();
+            out.extend(
+                (first..first + self.lane_batch())
+                    .map(|position| SampleId(draws.sample(position, shape.window_at(lane, position)))),
+            );
+        }
+    }
+}
