@@ -35,6 +35,7 @@ SECTIONS = {
     "Data sets and loaders": ("open", "Dataset", "Loader"),
     "Decoders": ("image", "array", "Decoder"),
     "Tokens": ("tokens", "TokenDataset"),
+    "Mixtures": ("mix", "Mixture"),
     "Options": (
         "Group",
         "LocalShuffle",

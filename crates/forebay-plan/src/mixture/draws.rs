@@ -5,8 +5,9 @@
 //!   its value at k mod n.
 //! - `group`: lane l of L walks positions of its own, and draws from its slice of each pass:
 //!   [⌊(l·n + r)/L⌋, ⌊((l + 1)·n + r)/L⌋) of the permuted groups laid end to end, with
-//!   r = pass mod L. So each pass has every sample once, and after L passes each lane has drawn n
-//!   samples, also where n < L. The lane shuffles windows of its positions: what a window draws of
+//!   r = a·pass mod L and the stride a of `tree`. So each pass has every sample once, and after L
+//!   passes each lane has drawn n samples, also where n < L; before, it is a few samples apart from
+//!   the others. The lane shuffles windows of its positions: what a window draws of
 //!   a pass of a source is contiguous in the slice, and a permutation keyed by (seed, epoch,
 //!   source, pass, lane, window) shuffles it.
 //!
@@ -15,7 +16,7 @@
 use std::ops::Range;
 
 use super::Mixture;
-use super::tree::Phases;
+use super::tree::{Phases, stride};
 use crate::group::Sequence;
 use crate::permutation::{Key, Permutation, Purpose};
 
@@ -194,16 +195,68 @@ impl Pass {
 
 /// ⌊(l·n + r)/L⌋.
 fn edge(samples: u64, lane: u64, lanes: u64, pass: u64) -> u64 {
-    ((u128::from(lane) * u128::from(samples) + u128::from(pass)) / u128::from(lanes)) as u64
+    let lanes_wide = u128::from(lanes);
+    let shift = u128::from(pass) * u128::from(stride(lanes)) % lanes_wide;
+    ((u128::from(lane) * u128::from(samples) + shift) / lanes_wide) as u64
 }
 
-/// The draws of a lane in the first `passes` passes, at most L: a sum of differences of edges. The
-/// sum of ⌊(x + r)/L⌋ over r below R ≤ L is R·⌊x/L⌋ + max(0, R + x mod L − L).
+/// The draws of a lane in the first `passes` passes, at most L: a sum of differences of edges.
+///
+/// With b = x mod L and r = a·p mod L, ⌊(x + r)/L⌋ is ⌊x/L⌋ + ⌊(b + a·p)/L⌋ − ⌊a·p/L⌋, whose last
+/// term is that of both edges.
 fn draws_before(samples: u64, (lane, lanes): (u64, u64), passes: u64) -> u64 {
-    let (samples, lanes, passes) = (u128::from(samples), u128::from(lanes), u128::from(passes));
+    let (wide, passes, stride) = (u128::from(lanes), u128::from(passes), u128::from(stride(lanes)));
     let sum = |lane: u64| {
-        let start = u128::from(lane) * samples;
-        passes * (start / lanes) + (passes + start % lanes).saturating_sub(lanes)
+        let start = u128::from(lane) * u128::from(samples);
+        passes * (start / wide) + floor_sum(passes, wide, stride, start % wide)
     };
     (sum(lane + 1) - sum(lane)) as u64
+}
+
+/// Σ ⌊(a·p + b)/m⌋ over p below `terms`.
+///
+/// Whole multiples of m come out of a and b. What is left counts points below a line, which are
+/// those beside it with the axes exchanged, as in Euclid's algorithm.
+fn floor_sum(mut terms: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
+    let mut sum = 0;
+    while terms > 0 {
+        sum += terms * (terms - 1) / 2 * (a / m) + terms * (b / m);
+        (a, b) = (a % m, b % m);
+        let highest = a * terms + b;
+        (terms, b) = (highest / m, highest % m);
+        (m, a) = (a, m);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn passes_of_lanes_tile_the_source_and_stay_together(
+            samples in 1_u64..300, lanes in 1_u64..100, passes in 1_u64..300,
+        ) {
+            let mut drawn = vec![0_u64; lanes as usize];
+            for pass in 0..passes {
+                let mut reached = 0;
+                for (lane, drawn) in (0..).zip(&mut drawn) {
+                    let slice = edge(samples, lane, lanes, pass % lanes)..edge(samples, lane + 1, lanes, pass % lanes);
+                    prop_assert_eq!(slice.start, reached);
+                    reached = slice.end;
+                    for draw in 0..slice.end - slice.start {
+                        let expected = Pass { number: pass, slice: slice.clone(), first_draw: *drawn };
+                        prop_assert_eq!(Pass::of(samples, (lane, lanes), *drawn + draw), expected);
+                    }
+                    *drawn += slice.end - slice.start;
+                }
+                prop_assert_eq!(reached, samples);
+                let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+                prop_assert!(most - least <= 12, "{} to {} draws in {} passes", least, most, pass + 1);
+            }
+        }
+    }
 }

@@ -159,7 +159,7 @@ impl Node {
 }
 
 /// a of the module header.
-fn stride(lanes: u64) -> u64 {
+pub(super) fn stride(lanes: u64) -> u64 {
     let least = ((u128::from(lanes) * u128::from(GOLDEN)) >> 64).max(1) as u64;
     (least..).find(|stride| gcd(*stride, lanes) == 1).unwrap_or(1)
 }
