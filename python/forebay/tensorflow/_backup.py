@@ -101,7 +101,7 @@ class Backup(keras.callbacks.Callback):  # type: ignore[misc]
         model.load_weights(self._directory / Path(weights).name)
         self._loader.load_state_dict(state)
         epoch, step, _ = self._loader._progress.place
-        if step == len(self._loader):
+        if step == self._loader._steps:
             self._loader.set_epoch(epoch + 1)
         return self._loader.epoch
 

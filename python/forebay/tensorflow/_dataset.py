@@ -129,7 +129,7 @@ def dataset(
 def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> Any:
     epoch, step, begun = loader._progress.place
     endless = endless or loader._is_endless
-    rest = len(loader) - step if step and not begun and not endless else None
+    is_restored = step > 0 and not begun
     watch = watch_of(loader)
     watch.reset()
     holder = _Holder(loader)
@@ -142,7 +142,7 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
             raise ForebayError(
                 "the data set of forebay.tensorflow was collected; keep a reference to it or its iterator"
             )
-        return _Batches(held.loader, spec, watch, with_position, endless, None if rest is None else epoch)
+        return _Batches(held.loader, spec, watch, with_position, endless, epoch if is_restored else None)
 
     signature = (*specs(spec), *(tf.TensorSpec([2], tf.int64),) * with_position)
 
@@ -155,7 +155,10 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
     # What is made of a data set refers to it, and so does an iterator.
     found._forebay_holder = holder
     found = found.map(element)
-    count = tf.data.INFINITE_CARDINALITY if endless else len(loader) if rest is None else rest
+    if endless:
+        count = tf.data.INFINITE_CARDINALITY
+    else:
+        count = len(loader) - step if is_restored else len(loader)
     found = found.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_AHEAD)
     with_options = tf.data.Options()
     # Each rank has its part already.
@@ -202,7 +205,7 @@ class _Batches:
         if self._is_first:
             self._check_place(position)
             self._is_first = False
-        self._watch.took(position, len(self._loader))
+        self._watch.took(position, self._loader._steps)
         is_empty = isinstance(batch, dict) and not batch and self._spec
         found = tuple(empty(self._spec) if is_empty else arrays(self._spec, batch))
         return (*found, np.array(position, np.int64)) if self._with_position else found
