@@ -1,6 +1,6 @@
 """Mix two data sets of tokens in fixed proportions, stop, and continue with the next batch.
 
-    python examples/mixture.py
+python examples/mixture.py
 """
 
 from __future__ import annotations

@@ -332,7 +332,10 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
         ({"order": lambda epoch: np.arange(160)}, "order given: the data set is a mixture"),
         ({"last": "short"}, 'last="short" with a mixture, whose epochs have whole global batches only'),
         ({"last": "carry", "order": "sequential"}, 'last="carry" with a mixture'),
-        ({"strategy": "lmdb", "order": "sequential"}, "the strategy finds samples by a cursor, and the data set is"),
+        (
+            {"strategy": "lmdb", "order": "sequential"},
+            "the strategy finds samples by a cursor, and the data set is",
+        ),
         ({"batch_size": 500}, 'source "s1" has 60 samples, too few for one step of 500 samples'),
     ],
 )
@@ -397,7 +400,10 @@ def npz(path, **arrays):
             "source 'b': sample_axis= of forebay.open is 'first', in 'a' 'auto'",
         ),
         (
-            lambda path, a: {"a": tokens(path / "x.bin", 5, 1), "b": forebay.tokens(path / "x.bin", 8, dtype="u2", stride=4)},
+            lambda path, a: {
+                "a": tokens(path / "x.bin", 5, 1),
+                "b": forebay.tokens(path / "x.bin", 8, dtype="u2", stride=4),
+            },
             "source 'b': stride= of forebay.tokens is 4, in 'a' 8",
         ),
     ],

@@ -28,7 +28,7 @@ _STOPS: Final = ("first", "all", "never")
 _ROUNDING: Final = 1e-9
 # The engine counts weights in units of 2**-53.
 _UNITS: Final = 1 << 53
-# Options of `forebay.open` by which files are read; the names and types of fields are compared apart.
+# Options of `forebay.open` by which files are read. Names and types of fields are compared apart.
 _OPTIONS: Final = ("schema", "database", "raw", "sample_axis", "decode")
 
 
@@ -90,9 +90,7 @@ class Mixture(Dataset):
 
     __slots__ = ("_firsts", "_given", "_sources", "_stop", "_weights")
 
-    def __init__(
-        self, sources: Mapping[str, Dataset], weights: Sequence[float] | None, stop: str
-    ) -> None:
+    def __init__(self, sources: Mapping[str, Dataset], weights: Sequence[float] | None, stop: str) -> None:
         _check_sources(sources)
         if stop not in _STOPS:
             raise option_error(f"forebay.mix: stop=: expected one of {', '.join(_STOPS)}, found {stop!r}")
@@ -190,7 +188,8 @@ class Mixture(Dataset):
 
 def _no_part(what: str) -> OptionError:
     return option_error(
-        f"{what}: expected a data set without weights, found a mixture", f"{what} its sources, then mix the parts"
+        f"{what}: expected a data set without weights, found a mixture",
+        f"{what} its sources, then mix the parts",
     )
 
 
@@ -285,13 +284,15 @@ def _checked_weights(names: list[str], weights: list[Any]) -> list[int]:
         if not is_number or not math.isfinite(weight) or weight <= 0:
             hint = "leave the source out" if is_number and weight == 0 else None
             raise option_error(
-                f"forebay.mix: weights=: expected a number above 0 for source {name!r}, found {weight!r}", hint
+                f"forebay.mix: weights=: expected a number above 0 for source {name!r}, found {weight!r}",
+                hint,
             )
     total = math.fsum(weights)
     if abs(total - 1) > _ROUNDING:
         normalised = ", ".join(f"{weight / total:.12g}" for weight in weights)
         raise option_error(
-            f"forebay.mix: weights=: expected a sum of 1, found {total:.12g}", f"weights=[{normalised}] adds up to 1"
+            f"forebay.mix: weights=: expected a sum of 1, found {total:.12g}",
+            f"weights=[{normalised}] adds up to 1",
         )
     units = [round(weight * _UNITS) for weight in weights]
     for name, weight, unit in zip(names, weights, units, strict=True):

@@ -486,7 +486,7 @@ class Loader:
         """
         if self._is_endless:
             raise _NoLengthError(
-                f"loader {self.name!r}: an epoch of a mixture with stop=\"never\" has no number of steps\n"
+                f'loader {self.name!r}: an epoch of a mixture with stop="never" has no number of steps\n'
                 'hint: count steps in the script, for example itertools.islice(loader, 1000), or take stop="all"'
             )
         return self._steps
