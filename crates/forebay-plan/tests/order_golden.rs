@@ -7,7 +7,10 @@ mod order_common;
 
 use std::sync::Arc;
 
-use forebay_plan::{Kind, Last, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateValue};
+use forebay_plan::{
+    Kind, Last, Mixture, MixtureSource, MixtureSpec, NodeShares, Order, OrderSpec, OrderState, Resumption,
+    ShareUnit, StateValue, Stop,
+};
 use forebay_types::{Rank, SampleId};
 use order_common::{batch, epoch};
 
@@ -290,4 +293,25 @@ fn a_state_of_this_version_goes_on_where_it_stands() {
     let state = OrderState::new(order(kind, Last::Wrap, 1000, 32, 2, None), "f1".into());
     let resumed = state.resume(value).expect(ADVICE);
     assert_eq!(resumed, Resumption { epoch: 3, step: 5, kind, lanes: 8 }, "{ADVICE}");
+}
+
+#[test]
+fn mixtures() {
+    let source = |name: &str, samples, weight| MixtureSource { name: name.into(), samples, weight };
+    let sources = vec![source("web", 20, 7), source("code", 9, 2), source("books", 5, 1)];
+    let mixture = Mixture::new(MixtureSpec { sources, stop: Stop::All }).unwrap();
+    let spec = OrderSpec {
+        kind: Kind::Shuffle,
+        last: Last::Drop,
+        seed: 42,
+        samples: 0,
+        batch: 4,
+        ranks: 2,
+        lanes: None,
+    };
+    let shuffle = Order::mixed(spec, mixture.clone()).unwrap();
+    assert_eq!(epoch(&shuffle, 0)[..24], [0; 24], "{ADVICE}");
+    let group = OrderSpec { kind: Kind::Group { samples: 3, window: 2 }, lanes: Some(4), ..spec };
+    let group = Order::mixed(group, mixture).unwrap();
+    assert_eq!(epoch(&group, 1)[..24], [0; 24], "{ADVICE}");
 }

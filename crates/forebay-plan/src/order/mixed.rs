@@ -6,7 +6,7 @@ use forebay_types::{Rank, SampleId};
 
 use super::{Kind, Last, MAX_SAMPLES, Order, OrderError, OrderSpec};
 use crate::group::Shape;
-use crate::mixture::{Draws, LaneDraws, Mixture};
+use crate::mixture::{Draws, LaneDraws, Mixture, Sequences};
 
 impl Order {
     /// The order of a mixture: `spec.kind` says in which order each source is passed. N is the
@@ -65,13 +65,13 @@ impl Order {
             let positions = run.first..run.first + run.count;
             return out.extend(positions.map(|position| SampleId(draws.sample(mixture, position))));
         };
+        let mut sequences = Sequences::new(mixture);
+        let first = step * self.lane_batch();
+        let positions = first..first + self.lane_batch();
         for lane in self.lanes_of(rank) {
+            let window_at = |position| shape.window_at(lane, position);
             let draws = self.lane_draws(mixture, lane, epoch);
-            let first = step * self.lane_batch();
-            out.extend(
-                (first..first + self.lane_batch())
-                    .map(|position| SampleId(draws.sample(position, shape.window_at(lane, position)))),
-            );
+            draws.samples(positions.clone(), window_at, &mut sequences, out);
         }
     }
 }
