@@ -121,7 +121,7 @@ def test_shuffle_passes_each_source_in_the_proportions_of_the_formula(token_sets
             passes = [of_source[at : at + count] for at in range(0, len(of_source), count)]
             assert len(passes[0]) == count
             assert all(len(set(one)) == len(one) for one in passes)
-            assert len(passes) < 2 or passes[0][: len(passes[1])] != passes[1]
+            assert len(passes) < 2 or len(passes[1]) < 4 or passes[0][: len(passes[1])] != passes[1]
     assert epochs[0] != epochs[1]
 
 
@@ -180,7 +180,7 @@ def test_by_default_an_epoch_has_nearly_all_samples_once(token_sets):
     mixture = forebay.mix(token_sets(130, 70, 300))
     assert mixture.weights == {"s0": 0.26, "s1": 0.14, "s2": 0.6}
     assert mixture.stop == "first"
-    for order in ("shuffle", "group"):
+    for order in ("shuffle", forebay.Group(samples=4, window=2, lanes=1)):
         seen = np.concatenate(epoch_of(mixture, order=order))
         assert len(set(seen.tolist())) == len(seen) >= 470
 
@@ -217,8 +217,7 @@ def test_samples_are_those_of_the_sources(tier_data, kind):
                     np.testing.assert_array_equal(np.asarray(batch[name][place]), value)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_groups_read_each_byte_once_in_a_pass(pool, tmp_path, size):
+def test_groups_read_each_byte_once_in_a_pass(tmp_path):
     """Reads of a mixture are as large as those of a single data set, to pages at their ends."""
     rows = np.random.default_rng(1).integers(0, 255, (3000, 4096), "uint8")
     np.save(tmp_path / "a.npy", rows[:2000])
@@ -297,11 +296,11 @@ def test_the_loader_says_what_it_mixes(token_sets):
     [
         ({"weights": [0.6, 0.4]}, "mixture is 's0 0.7.* in the state and 's0 0.6"),
         ({"weights": [0.7, 0.3], "stop": "all"}, "stop=first' in the state and .* stop=all'"),
-        ({"weights": [0.7, 0.3], "rename": True}, "'s0 0.7 .*' in the state and 'other 0.7"),
+        ({"weights": [0.7, 0.3], "rename": True}, "'s0 0.7.*' in the state and 'other 0.7"),
     ],
 )
 def test_a_state_of_another_mixture_is_refused(token_sets, other, says):
-    sources = token_sets(100, 60)
+    sources, other = token_sets(100, 60), dict(other)
     make = functools.partial(forebay.Loader, batch_size=10, memory=MEMORY)
     with make(forebay.mix(sources, weights=[0.7, 0.3])) as loader:
         state = json.loads(json.dumps(loader.state_dict()))
@@ -348,6 +347,8 @@ def test_what_a_mixture_cannot_have_is_refused(token_sets, options, says):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ({"weights": {"s0": 0.7, "s1": 0.3}}, "expected a sequence of numbers, found dict"),
+        ({"weights": 0.5}, "expected a sequence of numbers, found float"),
         ({"weights": [0.7]}, r"expected 2 numbers, one for each source, found 1"),
         ({"weights": [0.7, 0.2]}, r"a sum of 1, found 0.9\nhint: weights=\[0.777777777778, 0.222222222222\]"),
         ({"weights": [1.0, 0]}, r"a number above 0 for source 's1', found 0\nhint: leave the source out"),

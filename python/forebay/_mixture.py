@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final, Literal, NoReturn
 
@@ -96,6 +96,11 @@ class Mixture(Dataset):
             raise option_error(f"forebay.mix: stop=: expected one of {', '.join(_STOPS)}, found {stop!r}")
         self._sources, self._stop = dict(sources), stop
         counts = [len(source) for source in self._sources.values()]
+        if weights is not None and (isinstance(weights, str | Mapping) or not isinstance(weights, Iterable)):
+            raise option_error(
+                f"forebay.mix: weights=: expected a sequence of numbers, found {type(weights).__name__}",
+                "weights=[0.7, 0.3], in the order of the sources",
+            )
         self._given = None if weights is None else list(weights)
         self._weights = counts if self._given is None else _checked_weights(list(self._sources), self._given)
         self._firsts = np.cumsum([0, *counts])
@@ -226,7 +231,7 @@ def _check_sources(sources: Any) -> None:
             )
 
 
-def _differences(one: Dataset, other: Dataset) -> Any:
+def _differences(one: Dataset, other: Dataset) -> Iterator[tuple[str, object, object, str]]:
     """Yield what differs between two sources: what, the value of each, and a hint."""
     if one.format != other.format:
         yield "the format", one.format, other.format, "forebay convert writes one format from another"

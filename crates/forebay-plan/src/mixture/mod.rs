@@ -168,13 +168,13 @@ impl Mixture {
                 let slice = Pass::slice(of_source.samples, (lane, lanes));
                 let draws = slice.end - slice.start;
                 let position = |draw| self.tree.position(source, draw, &phases);
-                first = first.min((position(draws) / each, source));
+                first = first.min((position(draws), source));
                 if let Some(last) = draws.checked_sub(1) {
                     all = all.max(((position(last) + 1).div_ceil(each), source));
                 }
             }
         }
-        let (steps, source) = if self.stop() == Stop::First { first } else { all };
+        let (steps, source) = if self.stop() == Stop::First { (first.0 / each, first.1) } else { all };
         let name = || self.sources()[source].name.clone();
         if steps == 0 {
             let samples = self.sources()[source].samples;
