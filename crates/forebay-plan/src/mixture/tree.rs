@@ -160,8 +160,11 @@ impl Node {
 
 /// a of the module header.
 pub(super) fn stride(lanes: u64) -> u64 {
-    let least = ((u128::from(lanes) * u128::from(GOLDEN)) >> 64).max(1) as u64;
-    (least..).find(|stride| gcd(*stride, lanes) == 1).unwrap_or(1)
+    let mut stride = ((u128::from(lanes) * u128::from(GOLDEN)) >> 64).max(1) as u64;
+    while gcd(stride, lanes) != 1 {
+        stride += 1;
+    }
+    stride
 }
 
 fn gcd(one: u64, other: u64) -> u64 {
