@@ -226,9 +226,11 @@ impl Load<'_> {
     }
 
     /// A size of the staging ring: in whole steps, and no more than the data set twice (this epoch
-    /// and the next).
+    /// and the next). An epoch of a mixture may pass a source any number of times.
     fn rounded(&self, bytes: u64) -> u64 {
-        let whole = (2.0 * self.staged_bytes * self.data.samples as f64) as u64 + 2 * self.choice.read_bytes;
+        let samples = self.data.samples.max(self.order.mixture().map_or(0, |_| self.order.spec().samples));
+        let whole = (2.0 * self.staged_bytes * samples as f64) as u64;
+        let whole = whole.saturating_add(2 * self.choice.read_bytes);
         bytes.min(whole).next_multiple_of(STAGING_STEP_BYTES)
     }
 
