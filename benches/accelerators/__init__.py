@@ -1,0 +1,1 @@
+"""Accelerator utilisation that DLIO reports, by data loader and number of accelerators."""
