@@ -85,6 +85,6 @@ def test_the_code_of_other_loaders_is_code():
 def test_each_option_of_the_tables_exists():
     rows = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(?:[^`]*?[ (])?(\w+)=", row)}
-    known = set(forebay.Loader.__init__.__annotations__) | {"samples", "window", "fields"}
+    known = set(forebay.Loader.__init__.__annotations__) | {"samples", "window", "fields", "weights"}
     assert named
     assert named <= known

@@ -373,7 +373,7 @@ impl Lanes {
         self.shape.window_samples(seed, cursor.epoch, sequence, cursor.lane, numbered, &mut self.samples);
     }
 
-    /// Where the samples of the window at hand go: `count` of them, from the one after `skipped` on.
+    /// Where the samples of the window at hand go: `count` of them, after the first `skipped`.
     fn deliveries(&self, order: &Order, cursor: &Cursor, skipped: usize, count: usize) -> Vec<Demand> {
         let each = order.lane_batch();
         let last_step = order.steps_per_epoch() - 1;
