@@ -67,6 +67,7 @@ PLAIN = Config(
         allowed_ranks=(1, 2, 4, 8),
         group_samples=40,
         group_window=16,
+        mixture=None,
         local=None,
         streaming=None,
         shuffle_quality=QUALITY,
@@ -123,6 +124,7 @@ SEQUENTIAL = replace(
     kind="sequential",
     group_samples=None,
     group_window=None,
+    mixture=None,
     shuffle_quality=replace(
         NO_BOUND, order_entropy=None, same_group_pairs=None, full_shuffle_same_group_pairs=None
     ),
