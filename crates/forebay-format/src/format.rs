@@ -28,6 +28,10 @@ pub enum Format {
     Tar,
     /// A directory of files.
     Folder,
+    /// Record batches of Apache Arrow, as a file or a stream.
+    Arrow,
+    /// Apache Parquet.
+    Parquet,
     /// Tokens, of which a sample is a window.
     Tokens,
 }
@@ -35,7 +39,7 @@ pub enum Format {
 impl Format {
     /// All formats that a name or the contents of a file choose: not `Tokens`, which needs to be
     /// told of windows.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Lmdb,
         Self::Hdf5,
         Self::Npy,
@@ -45,6 +49,8 @@ impl Format {
         Self::TfRecord,
         Self::Tar,
         Self::Folder,
+        Self::Arrow,
+        Self::Parquet,
     ];
 
     /// The name, as in `format="lmdb"` and in sidecars.
@@ -60,6 +66,8 @@ impl Format {
             Self::Hdf5 => "hdf5",
             Self::Tar => "tar",
             Self::Folder => "folder",
+            Self::Arrow => "arrow",
+            Self::Parquet => "parquet",
             Self::Tokens => "tokens",
         }
     }

@@ -8,20 +8,25 @@
 //! Intermediate results of a chain go through two buffers that each thread keeps. A chain of one
 //! codec, and the last codec of every chain, writes straight to the destination.
 //!
-//! Formats: zlib (RFC 1950), zstd (RFC 8878), LZ4 blocks; the framing around them, and the other
-//! codecs, are HDF5's filters of these names, to the byte in `docs/formats/hdf5.md`.
+//! Formats: zlib (RFC 1950), zstd (RFC 8878), LZ4 blocks and frames, the pages of Parquet. The
+//! framing around them, and the other codecs, are filters of HDF5 with these names, to the byte in
+//! `docs/formats/hdf5.md`.
 
+mod bits;
 mod bitshuffle;
 mod deflate;
 mod fill;
 mod fletcher32;
 mod lz4;
+mod lz4_frame;
 mod lzf;
+pub(crate) mod parquet;
 mod shuffle;
 mod zstandard;
 
 use std::cell::RefCell;
 
+pub use parquet::ParquetColumn;
 use serde::{Deserialize, Serialize};
 
 /// Longest chain. HDF5 allows 32 filters; four are the most that were seen in use.
@@ -39,6 +44,9 @@ const MAX_FILL_BYTES: usize = 1 << 16;
 /// What one encoded byte can become at most: zstd makes 128 KiB of a block of four bytes.
 const MAX_EXPANSION: u64 = 1 << 16;
 
+/// The same of Parquet: four bytes repeat a value of a dictionary up to 2³¹ times.
+const MAX_PARQUET_EXPANSION: u64 = 1 << 34;
+
 /// How one filter is undone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -52,6 +60,12 @@ pub enum Codec {
     Lzf,
     /// LZ4 blocks after HDF5's header.
     Lz4,
+    /// An LZ4 frame.
+    Lz4Frame,
+    /// Booleans, eight to a byte.
+    Bits,
+    /// The pages of a column chunk of Parquet.
+    Parquet(ParquetColumn),
     /// Byte planes of elements.
     Shuffle {
         /// Length of an element \[bytes\].
@@ -103,7 +117,12 @@ pub struct CodecError {
 
 impl CodecError {
     #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
-    fn new(codec: &'static str, what: &str, expected: impl ToString, found: impl ToString) -> Self {
+    pub(crate) fn new(
+        codec: &'static str,
+        what: &str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
         Self { codec, what: what.to_owned(), expected: expected.to_string(), found: found.to_string() }
     }
 
@@ -127,6 +146,9 @@ impl Codec {
             Self::Zstd => zstandard::NAME,
             Self::Lzf => lzf::NAME,
             Self::Lz4 => lz4::NAME,
+            Self::Lz4Frame => lz4_frame::NAME,
+            Self::Bits => bits::NAME,
+            Self::Parquet(_) => parquet::NAME,
             Self::Shuffle { .. } => shuffle::NAME,
             Self::Bitshuffle { .. } => bitshuffle::NAME,
             Self::Fletcher32 => fletcher32::NAME,
@@ -145,7 +167,14 @@ impl Codec {
                     && u64::from(*block_items) * u64::from(*item_bytes) <= MAX_BLOCK_BYTES
             }
             Self::Fill { value } => (1..=MAX_FILL_BYTES).contains(&value.len()),
-            Self::Deflate | Self::Zstd | Self::Lzf | Self::Lz4 | Self::Fletcher32 => true,
+            Self::Parquet(column) => column.check(),
+            Self::Deflate
+            | Self::Zstd
+            | Self::Lzf
+            | Self::Lz4
+            | Self::Lz4Frame
+            | Self::Bits
+            | Self::Fletcher32 => true,
         };
         if sound { Ok(()) } else { Err(format!("codec {self:?}")) }
     }
@@ -155,10 +184,13 @@ impl Codec {
         match self {
             Self::Shuffle { .. } | Self::Bitshuffle { blocks: BlockCodec::Stored, .. } => Some(decoded_bytes),
             Self::Fletcher32 => Some(decoded_bytes.saturating_add(fletcher32::CHECKSUM_BYTES as u64)),
+            Self::Bits => Some(decoded_bytes.div_ceil(bits::PER_BYTE)),
             Self::Deflate
             | Self::Zstd
             | Self::Lzf
             | Self::Lz4
+            | Self::Lz4Frame
+            | Self::Parquet(_)
             | Self::Bitshuffle { .. }
             | Self::Fill { .. } => None,
         }
@@ -168,6 +200,7 @@ impl Codec {
     fn decoded_bytes(&self, encoded_bytes: u64) -> Option<u64> {
         match self {
             Self::Fletcher32 => encoded_bytes.checked_sub(fletcher32::CHECKSUM_BYTES as u64),
+            Self::Bits => encoded_bytes.checked_mul(bits::PER_BYTE),
             _ => self.encoded_bytes(encoded_bytes),
         }
     }
@@ -179,6 +212,9 @@ impl Codec {
             Self::Zstd => zstandard::decode(encoded, into),
             Self::Lzf => lzf::decode(encoded, into),
             Self::Lz4 => lz4::decode(encoded, into),
+            Self::Lz4Frame => lz4_frame::decode(encoded, into),
+            Self::Bits => bits::decode(encoded, into),
+            Self::Parquet(column) => parquet::decode(column, encoded, into),
             Self::Shuffle { item_bytes } => shuffle::decode(encoded, into, *item_bytes as usize),
             Self::Bitshuffle { item_bytes, block_items, blocks } => {
                 bitshuffle::decode(encoded, into, *item_bytes as usize, *block_items as usize, *blocks)
@@ -216,7 +252,12 @@ pub(crate) fn is_plausible(chain: &[Codec], encoded_bytes: u64, decoded_bytes: u
     }
     let is_compressed = chain.iter().any(|codec| codec.encoded_bytes(0).is_none());
     if is_compressed {
-        decoded_bytes <= encoded_bytes.saturating_mul(MAX_EXPANSION)
+        let expansion = match chain {
+            [Codec::Parquet(_)] => MAX_PARQUET_EXPANSION,
+            [.., Codec::Bits] => MAX_EXPANSION * bits::PER_BYTE,
+            _ => MAX_EXPANSION,
+        };
+        decoded_bytes <= encoded_bytes.saturating_mul(expansion)
     } else {
         chain.iter().try_fold(encoded_bytes, |bytes, codec| codec.decoded_bytes(bytes)) == Some(decoded_bytes)
     }

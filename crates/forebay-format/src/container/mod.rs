@@ -3,11 +3,14 @@
 //! A format reduces a file to the locations of its samples' columns; all other code is the same for
 //! all formats.
 
+pub mod arrow;
+mod columns;
 pub(crate) mod folder;
 pub mod hdf5;
 mod length_delimited;
 pub mod lmdb;
 pub mod npy;
+pub mod parquet;
 mod raw;
 pub mod recordio;
 pub(crate) mod registry;
@@ -179,7 +182,7 @@ pub(crate) fn tile(writer: &mut Writer, columns: usize, files: &[&dyn Container]
 }
 
 /// The index of one file alone.
-pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
+pub(crate) fn index_alone(format: Format, file: &dyn Container) -> Result<Vec<u8>, Error> {
     let columns = file.columns()?;
     let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
     tile(&mut writer, columns.len(), &[file]);
@@ -192,7 +195,7 @@ pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
         state: file.state(),
     });
     let fields = columns.into_iter().map(|column| column.field).collect();
-    Ok(writer.finish(Format::Hdf5, Schema::Fields(fields), 0))
+    Ok(writer.finish(format, Schema::Fields(fields), 0))
 }
 
 /// Findings of a scan of a file besides samples.

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Container;
+use super::arrow::{self, ArrowFile};
 use super::folder::Folder;
 use super::hdf5::{self, Hdf5File};
 use super::length_delimited::FramedFile;
 use super::lmdb::Database;
 use super::npy::Arrays;
+use super::parquet::ParquetFile;
 use super::raw::RawFile;
 use super::recordio::RecordIo;
 use super::tar::{self, TarFile};
@@ -32,7 +34,7 @@ const LMDB_MAGIC: [[u8; 4]; 2] = [[0xde, 0xc0, 0xef, 0xbe], [0xbe, 0xef, 0xc0, 0
 const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
 /// Marks of formats: name, place, bytes, and the format, where it is one that is read.
-const MARKS: [(&str, usize, &[u8], Option<Format>); 18] = [
+const MARKS: [(&str, usize, &[u8], Option<Format>); 20] = [
     ("HDF5", 0, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
     ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
     ("a numpy array (npy)", 0, b"\x93NUMPY", Some(Format::Npy)),
@@ -44,8 +46,10 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 18] = [
     ("a zlib stream", 0, b"\x78\x01", None),
     ("a zlib stream", 0, b"\x78\x5e", None),
     ("a zlib stream", 0, b"\x78\xda", None),
-    ("Parquet", 0, b"PAR1", None),
-    ("an Arrow file", 0, b"ARROW1", None),
+    ("Parquet", 0, b"PAR1", Some(Format::Parquet)),
+    ("Parquet with an encrypted footer", 0, b"PARE", None),
+    ("an Arrow file", 0, b"ARROW1", Some(Format::Arrow)),
+    ("Feather, version 1", 0, b"FEA1", None),
     ("Riegeli or ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", None),
     ("SQLite", 0, b"SQLite format 3\0", None),
     ("a JPEG image", 0, b"\xff\xd8\xff", None),
@@ -72,6 +76,8 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::Hdf5 => Arc::new(Hdf5File::open(path, options)?),
         Format::Tar => Arc::new(TarFile::open(path, options)?),
         Format::Folder => Arc::new(Folder::open(path, options)?),
+        Format::Arrow => Arc::new(ArrowFile::open(path, options)?),
+        Format::Parquet => Arc::new(ParquetFile::open(path, options)?),
         Format::Tokens => Arc::new(TokenFile::open(path, options)?),
     })
 }
@@ -209,6 +215,9 @@ fn looks(head: &[u8]) -> Detected {
     }
     if tar::is_header(head) {
         return Detected::Like(Format::Tar);
+    }
+    if arrow::is_stream(head) {
+        return Detected::Like(Format::Arrow);
     }
     if is_tfrecord(head) { Detected::Like(Format::TfRecord) } else { Detected::Unknown }
 }

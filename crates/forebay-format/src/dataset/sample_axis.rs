@@ -86,6 +86,7 @@ impl Dataset {
             Format::Tar => "base name",
             Format::Tokens => "window",
             Format::Lmdb | Format::Raw | Format::RecordIo | Format::TfRecord => "record",
+            Format::Arrow | Format::Parquet => "row",
         }
     }
 

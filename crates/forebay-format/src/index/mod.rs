@@ -11,6 +11,7 @@ mod names;
 mod selection;
 pub mod sidecar;
 mod tiles;
+mod units;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,9 @@ use guard::Guard;
 use names::Names;
 pub use selection::Selection;
 use sidecar::block::{Block, Limits, Part, PartPiece, RecordLocation};
-use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, StoredIn, decode};
-use tiles::{TileWork, TiledColumn};
+use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, SharedUnits, StoredIn, decode};
+use tiles::TiledColumn;
+use units::UnitWork;
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves
 /// per process.
@@ -46,6 +48,8 @@ pub struct Index {
     guards: Vec<Guard>,
     /// For each column, where its blocks are if it is tiled.
     tiled: Vec<Option<TiledColumn>>,
+    /// For each column and shard, where its shared units begin among their decoded bytes.
+    unit_starts: Vec<Vec<Vec<u64>>>,
     cache: Cache<Block>,
     names: Option<Names>,
     /// Which records of the files are the samples; all of them without one.
@@ -119,7 +123,21 @@ impl Index {
                 Some(TiledColumn::new(records, block_records))
             })
             .collect();
-        Ok(Self { bytes, contents, fields, shards, guards, tiled, cache, names, selection: None })
+        let unit_starts = (0..contents.meta.columns.len())
+            .map(|column| contents.meta.shared_units(column).map_or_else(Vec::new, SharedUnits::starts))
+            .collect();
+        Ok(Self {
+            bytes,
+            contents,
+            fields,
+            shards,
+            guards,
+            tiled,
+            unit_starts,
+            cache,
+            names,
+            selection: None,
+        })
     }
 
     /// Number of samples.
@@ -193,7 +211,7 @@ impl Index {
 
     fn locate_some(&self, ids: &[SampleId], work: &mut Work, out: &mut Located) -> Result<(), Error> {
         let columns = self.columns();
-        let Work { keys, places, exceptional, tiles } = work;
+        let Work { keys, places, exceptional, units } = work;
         keys.clear();
         for (position, id) in ids.iter().enumerate() {
             let (block, index) = self.block_of(*id)?;
@@ -227,7 +245,7 @@ impl Index {
             if self.tiled[entry % columns].is_some() {
                 let id = ids[entry / columns];
                 let (shard, first_sample) = self.shard_of_record(id)?;
-                self.locate_row(entry % columns, shard, id.0 - first_sample, tiles, out)?;
+                self.locate_row(entry % columns, shard, id.0 - first_sample, units, out)?;
             } else if place.is_exception() {
                 push_exception(exceptional[*held as usize].exception(*place), shard, out);
             } else {
@@ -240,6 +258,9 @@ impl Index {
                         push_plain(class, ShardId(ids[entry / columns].0 as u32), 0, length, out);
                     }
                     StoredIn::Number => push_number(start, out),
+                    StoredIn::Unit => {
+                        self.locate_in_unit(entry % columns, shard, (start, length), units, out)?;
+                    }
                 }
             }
             out.end_column();
@@ -300,6 +321,10 @@ impl Index {
         let limits = Limits {
             records: left.min(block_records) as usize,
             data: meta.shards[shard].data_range(),
+            decoded: 0..self.unit_starts[column]
+                .get(shard)
+                .and_then(|starts| starts.last())
+                .map_or(0, |end| *end),
             // The codecs of a chunk are checked later.
             lengths: tiled
                 .map_or((summary.shortest_record_bytes, summary.longest_record_bytes), |_| (0, u64::MAX)),
@@ -406,8 +431,8 @@ struct Work {
     places: Vec<(RecordLocation, u32, u32)>,
     /// Blocks of the exceptions that were found.
     exceptional: Vec<Arc<Block>>,
-    /// What tiled columns have found so far.
-    tiles: TileWork,
+    /// Units that samples share, found so far.
+    units: UnitWork,
 }
 
 #[inline]

@@ -5,11 +5,11 @@
 //! once. Of a stored chunk a sample needs its own row only, which is a unit; rows of chunks that
 //! were never written are units too.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay_types::{CodecChain, Extent, Located, Piece, ShardId, Slice};
 
+use super::units::{UnitNumbers, UnitWork};
 use super::{Index, push_pieces};
 use crate::Error;
 use crate::codec::{self, Codec};
@@ -21,16 +21,6 @@ use crate::index::sidecar::tiles::Grid;
 pub(super) struct TiledColumn {
     /// For each shard the number of its first block in the column.
     first_blocks: Vec<u64>,
-}
-
-/// Working memory of a call.
-#[derive(Default)]
-pub(super) struct TileWork {
-    /// Units of chunks that were decoded for another sample of the call: by column, shard and
-    /// chunk.
-    units: HashMap<(u32, u32, u64), u32>,
-    /// For each chunk of a row its unit, and where the row begins in it.
-    parts: Vec<(u32, u64)>,
 }
 
 /// Where a chunk is.
@@ -58,22 +48,13 @@ impl TiledColumn {
 }
 
 impl Index {
-    /// Most samples that are decoded together; 1 where each sample is decoded alone, or none has to
-    /// be.
-    pub fn unit_samples(&self) -> u64 {
-        if !self.is_coded() {
-            return 1;
-        }
-        self.contents.grids.iter().flatten().map(|grid| grid.rows).max().unwrap_or(1)
-    }
-
     /// Adds the slices of row `row` of a shard of a tiled column.
     pub(super) fn locate_row(
         &self,
         column: usize,
         shard: usize,
         row: u64,
-        work: &mut TileWork,
+        work: &mut UnitWork,
         out: &mut Located,
     ) -> Result<(), Error> {
         let tiles = self.meta().tiles(column).expect("a tiled column");
@@ -98,7 +79,7 @@ impl Index {
         shard: usize,
         chunk: u64,
         row: u64,
-        units: &mut HashMap<(u32, u32, u64), u32>,
+        units: &mut UnitNumbers,
         out: &mut Located,
     ) -> Result<(u32, u64), Error> {
         let tiles = self.meta().tiles(column).expect("a tiled column");

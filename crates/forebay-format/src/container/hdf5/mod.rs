@@ -224,5 +224,5 @@ pub fn index_of_bytes(file: Vec<u8>, structure: &[u8]) -> Result<Vec<u8>, Error>
     let source: Arc<dyn ReadAt> = Arc::new(file);
     let file = Hdf5File::new(Input::from_source(Path::new("memory.h5"), source)?)?;
     file.set_structure(structure)?;
-    crate::container::index_alone(&file)
+    crate::container::index_alone(crate::Format::Hdf5, &file)
 }

@@ -82,6 +82,8 @@ pub(crate) struct Limits {
     pub(crate) records: usize,
     /// Where data may lie in the shard \[bytes\].
     pub(crate) data: Range<u64>,
+    /// Where data may lie in the decoded bytes of the column's shared units \[bytes\].
+    pub(crate) decoded: Range<u64>,
     /// Shortest and longest record of the dataset \[bytes\].
     pub(crate) lengths: (u64, u64),
     /// Number of codec chains.

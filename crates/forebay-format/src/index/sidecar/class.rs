@@ -50,6 +50,8 @@ pub enum StoredIn {
     File,
     /// Nowhere: they are the start itself, as a number of 8 bytes, little-endian.
     Number,
+    /// In the decoded bytes of the column's [shared units](super::SharedUnits), back to back.
+    Unit,
 }
 
 impl StoredIn {
@@ -86,6 +88,11 @@ impl RecordClass {
     /// Numbers that are not in any file.
     pub(crate) fn numbers(name: &str) -> Self {
         Self { stored_in: StoredIn::Number, ..Self::tight(name) }
+    }
+
+    /// Ranges of shared units.
+    pub(crate) fn in_units(name: &str) -> Self {
+        Self { stored_in: StoredIn::Unit, ..Self::tight(name) }
     }
 
     /// Checks a class that a file claims.
@@ -291,6 +298,7 @@ mod tests {
             RecordClass { align_bytes: 4096, page_bytes: 0, ..inline() },
             RecordClass { stored_in: StoredIn::File, ..inline() },
             RecordClass { tail_bytes: 4, ..RecordClass::numbers("label") },
+            RecordClass { head_bytes: 4, ..RecordClass::in_units("values") },
         ] {
             assert!(class.check().is_err(), "{class:?}");
         }

@@ -116,15 +116,14 @@ fn check_place(start: u64, length: u64, class: &RecordClass, limits: &Limits) ->
         return if fits { Ok(()) } else { Err(BlockError::new("number", expected(), found())) };
     }
     let margin = class.margin_bytes();
+    let data = if class.stored_in == StoredIn::Unit { &limits.decoded } else { &limits.data };
     // Lengths and margins stay far below 2^63, so only the start can be out of bounds.
-    let inside = start >= limits.data.start
-        && start.checked_add(length + margin).is_some_and(|end| end <= limits.data.end);
+    let inside = start >= data.start && start.checked_add(length + margin).is_some_and(|end| end <= data.end);
     if inside && length >= limits.lengths.0 && length <= limits.lengths.1 {
         return Ok(());
     }
     let (shortest, longest) = limits.lengths;
-    let expected =
-        format!("{shortest} to {longest} bytes within bytes {} to {}", limits.data.start, limits.data.end);
+    let expected = format!("{shortest} to {longest} bytes within bytes {} to {}", data.start, data.end);
     Err(BlockError::new("record", expected, format!("{length} bytes from byte {start} on")))
 }
 
@@ -350,7 +349,7 @@ mod tests {
             for (_, code) in &codes {
                 put(&mut body, *code);
             }
-            let limits = Limits { records, data: 8192..1 << 40, lengths: (0, u64::MAX), chains: 1 };
+            let limits = Limits { records, data: 8192..1 << 40, decoded: 0..0, lengths: (0, u64::MAX), chains: 1 };
             match (decode(&body, &classes(), &limits), decode_plainly(&body, &limits)) {
                 (Ok(runs), Ok(plain)) => {
                     prop_assert!(matches!(runs.places, RecordLocations::Runs(_)));
@@ -380,7 +379,7 @@ mod tests {
             }]),
         ];
         let body = encode(&entries, &classes());
-        let limits = Limits { records: 3, data: 8192..1 << 30, lengths: (2, 700), chains: 1 };
+        let limits = Limits { records: 3, data: 8192..1 << 30, decoded: 0..0, lengths: (2, 700), chains: 1 };
         let block = decode(&body, &classes(), &limits).expect("as it was written");
         assert_eq!(block.place(1).plain(), (1, 3 * 4096, 700));
         assert_eq!(Entry::Exception(block.exception(block.place(2)).to_vec()), entries[2]);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::block::OFFSET_LIMIT;
 use super::header::Header;
 use super::tiles::Grid;
-use super::{NUMBER_BYTES, RecordClass, Tiles};
+use super::{NUMBER_BYTES, RecordClass, SharedUnits, StoredIn, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::{self, Codec};
@@ -36,6 +36,10 @@ pub struct Meta {
     /// if no column has chunks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiles: Vec<Option<Tiles>>,
+    /// For each column its shared units, if its records are ranges of them; empty if no column has
+    /// any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<Option<SharedUnits>>,
     /// Chains of codecs, each in the order of decoding; a unit names one by its number. Number 0 is
     /// the empty chain: stored.
     pub codec_chains: Vec<Vec<Codec>>,
@@ -126,6 +130,7 @@ impl Meta {
         }
         self.codec_chains.iter().try_for_each(|chain| codec::check_chain(chain))?;
         self.check_tiles()?;
+        self.check_units()?;
         let samples = self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.samples));
         if samples != Some(header.samples) {
             return Err(format!("shards of {samples:?} samples"));
@@ -173,6 +178,23 @@ impl Meta {
         Ok(())
     }
 
+    /// Checks the claims of the meta part about shared units.
+    fn check_units(&self) -> Result<(), String> {
+        if !self.units.is_empty() && self.units.len() != self.columns.len() {
+            return Err(format!("shared units of {} columns", self.units.len()));
+        }
+        let file_bytes: Vec<u64> = self.shards.iter().map(|shard| shard.bytes).collect();
+        for (column, classes) in self.columns.iter().enumerate() {
+            let is_shared = classes.iter().any(|class| class.stored_in == StoredIn::Unit);
+            match (self.shared_units(column), self.tiles(column)) {
+                (Some(units), None) if is_shared => units.check(&self.codec_chains, &file_bytes)?,
+                (None, _) if !is_shared => {}
+                _ => return Err(format!("shared units of column {column}")),
+            }
+        }
+        Ok(())
+    }
+
     /// For each column the grids of its tiles; none where its records are samples.
     pub(super) fn grids(&self) -> Result<Vec<Vec<Grid>>, String> {
         (0..self.columns.len())
@@ -192,5 +214,10 @@ impl Meta {
     /// How the chunks of a column lie, if its records are chunks.
     pub fn tiles(&self, column: usize) -> Option<&Tiles> {
         self.tiles.get(column)?.as_ref()
+    }
+
+    /// The shared units of a column, if its records are ranges of them.
+    pub fn shared_units(&self, column: usize) -> Option<&SharedUnits> {
+        self.units.get(column)?.as_ref()
     }
 }

@@ -22,6 +22,7 @@ mod meta;
 pub(crate) mod names;
 mod pack;
 pub(crate) mod tiles;
+mod units;
 mod writer;
 
 pub use block::{Entry, Part, PartPiece};
@@ -34,6 +35,7 @@ pub use meta::{Meta, ShardInfo, ShardState};
 pub(crate) use pack::unpack_block;
 pub use pack::{pack, unpack};
 pub use tiles::Tiles;
+pub use units::{SharedUnit, SharedUnits};
 pub use writer::Writer;
 pub(crate) use writer::{NameTable, NameTableWriter};
 

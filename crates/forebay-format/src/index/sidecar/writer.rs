@@ -5,7 +5,7 @@ use super::encode::encode;
 use super::header::{HEADER_BYTES, Header};
 use super::names::{Directory, encode_directories, encode_files};
 use super::pack::{MAX_BODY_BYTES, STORED, ZSTD, pack};
-use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, Tiles};
+use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, SharedUnit, SharedUnits, StoredIn, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::Codec;
@@ -39,6 +39,10 @@ struct Column {
     /// What is added to the classes of the shard's entries.
     first_class: u8,
     tiles: Option<Tiles>,
+    units: Option<SharedUnits>,
+    /// Units of the shard that is being written, and the size of what they decode to \[bytes\].
+    shard_units: Vec<SharedUnit>,
+    shard_unit_bytes: u64,
     pending: Vec<Entry>,
     blocks: Blocks,
     last_start: u64,
@@ -123,6 +127,12 @@ impl Writer {
         let columns = columns
             .into_iter()
             .map(|classes| Column {
+                units: classes
+                    .iter()
+                    .any(|class| class.stored_in == StoredIn::Unit)
+                    .then(SharedUnits::default),
+                shard_units: Vec::new(),
+                shard_unit_bytes: 0,
                 classes,
                 first_class: 0,
                 tiles: None,
@@ -201,6 +211,27 @@ impl Writer {
         self.columns[column].push(entry);
     }
 
+    /// Adds a unit to the shard that is being written, whose decoded bytes records of `column` are
+    /// ranges of. Returns the start of these bytes, for the records of class [`StoredIn::Unit`].
+    /// `samples` is the number of samples that the unit holds records of.
+    pub fn push_unit(
+        &mut self,
+        column: usize,
+        (offset, length): (u64, u64),
+        chain: &[Codec],
+        decoded_bytes: u64,
+        samples: u64,
+    ) -> u64 {
+        let codecs = self.chain(chain);
+        let column = &mut self.columns[column];
+        let units = column.units.as_mut().expect("a column with a class of shared units");
+        units.samples = units.samples.max(samples);
+        column.shard_units.push(SharedUnit { offset, length, codecs, decoded_bytes });
+        let start = column.shard_unit_bytes;
+        column.shard_unit_bytes += decoded_bytes;
+        start
+    }
+
     /// Adds samples of a dataset whose columns are all tiled.
     pub fn push_samples(&mut self, samples: u64) {
         self.samples += samples;
@@ -247,6 +278,10 @@ impl Writer {
             if !column.pending.is_empty() {
                 column.flush();
             }
+            column.shard_unit_bytes = 0;
+            if let Some(units) = &mut column.units {
+                units.shards.push(std::mem::take(&mut column.shard_units));
+            }
         }
         self.shards.push(ShardInfo { samples: self.shard_samples, ..shard });
         self.shard_samples = 0;
@@ -277,6 +312,11 @@ impl Writer {
                 Vec::new()
             } else {
                 self.columns.iter().map(Column::described).collect()
+            },
+            units: if self.columns.iter().all(|column| column.units.is_none()) {
+                Vec::new()
+            } else {
+                self.columns.iter().map(|column| column.units.clone()).collect()
             },
             codec_chains: self.codec_chains.clone(),
             summary,

@@ -1,0 +1,417 @@
+//! Batches of rows: from the buffers of a column to the place of each row's value.
+//!
+//! A batch has a node for each array (its length and number of nulls) and the buffers of all nodes,
+//! as ranges of its body. Values of one width, and strings after their offsets, are read in place.
+//! Compressed buffers, and booleans, are units that all rows of the batch share.
+
+use std::collections::HashMap;
+
+use super::flatbuffer::{Malformed, Table};
+use super::leaf::{Leaf, Level, LevelKind};
+use super::message::broken;
+use super::schema::DictionaryIndex;
+use crate::Error;
+use crate::codec::{self, Codec};
+use crate::container::columns::null_error;
+use crate::file::Input;
+use crate::index::sidecar::{Entry, Writer};
+
+/// Classes of records: bytes of the file, and ranges of decoded units.
+pub(super) const IN_FILE: u8 = 0;
+pub(super) const IN_UNIT: u8 = 1;
+
+/// Places of the entries of dictionaries, by column and id: class, start and length.
+pub(super) type Dictionaries = HashMap<(usize, i64), Vec<(u8, u64, u64)>>;
+
+/// A batch, described.
+pub(super) struct Batch<'a> {
+    input: &'a Input,
+    /// Start of its message, for errors.
+    at: u64,
+    /// First row in the file, for errors.
+    first_row: u64,
+    pub(super) rows: u64,
+    nodes: Vec<Node>,
+    /// Places in the file \[bytes\].
+    buffers: Vec<(u64, u64)>,
+    compression: Option<Codec>,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    length: u64,
+    nulls: u64,
+    first_buffer: usize,
+}
+
+/// Items of an array that belong to each row.
+enum Span {
+    /// As many for each row, from an item on.
+    Even { first: u64, per: u64 },
+    /// Between neighbouring numbers.
+    Ranges(Vec<u64>),
+}
+
+/// Where the values of a column's rows are \[bytes\].
+pub(super) enum Places {
+    Even { class: u8, start: u64, length: u64 },
+    Ranges { class: u8, start: u64, item_bytes: u64, ranges: Vec<u64> },
+    Each(Vec<(u8, u64, u64)>),
+}
+
+impl Places {
+    /// Class, start and length of a row's value.
+    fn get(&self, row: usize) -> (u8, u64, u64) {
+        match self {
+            Self::Even { class, start, length } => (*class, start + row as u64 * length, *length),
+            Self::Ranges { class, start, item_bytes, ranges } => {
+                let (from, to) = (ranges[row], ranges[row + 1]);
+                (*class, start + from * item_bytes, (to - from) * item_bytes)
+            }
+            Self::Each(places) => places[row],
+        }
+    }
+
+    pub(super) fn entry(&self, row: usize) -> Entry {
+        let (class, start, length) = self.get(row);
+        Entry::Plain { class, start, length }
+    }
+
+    /// All of them.
+    pub(super) fn list(&self, rows: u64) -> Vec<(u8, u64, u64)> {
+        (0..rows as usize).map(|row| self.get(row)).collect()
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Reads a `RecordBatch` table. `counts` has the number of buffers of each node.
+    pub(super) fn new(
+        input: &'a Input,
+        (at, body): (u64, (u64, u64)),
+        first_row: u64,
+        table: &Table<'_>,
+        counts: &[(u32, bool)],
+    ) -> Result<Self, Error> {
+        let read = || -> Result<_, Malformed> {
+            let rows = u64::try_from(table.i64(0, 0)?).map_err(|_| Malformed("a negative number of rows"))?;
+            let pair = |bytes: &[u8; 16]| {
+                let number = |from: usize| i64::from_le_bytes(std::array::from_fn(|byte| bytes[from + byte]));
+                u64::try_from(number(0)).ok().zip(u64::try_from(number(8)).ok())
+            };
+            let negative = Malformed("a negative number");
+            let found: Vec<_> = table.structures::<16>(1)?.iter().map(pair).collect();
+            let buffers: Vec<_> = table.structures::<16>(2)?.iter().map(pair).collect();
+            let compression = match table.table(3)? {
+                None => None,
+                Some(compression) => match compression.u8(0, 0)? {
+                    0 => Some(Codec::Lz4Frame),
+                    1 => Some(Codec::Zstd),
+                    _ => return Err(Malformed("an unknown compression")),
+                },
+            };
+            let variadic = table.structures::<8>(4)?;
+            let mut variadic = variadic.iter().map(|count| i64::from_le_bytes(*count));
+            if found.len() != counts.len() {
+                return Err(Malformed("another number of nodes than the schema has"));
+            }
+            let (mut nodes, mut first_buffer) = (Vec::with_capacity(counts.len()), 0_usize);
+            for (node, (count, has_variadic)) in found.into_iter().zip(counts) {
+                let (length, nulls) = node.ok_or(negative)?;
+                nodes.push(Node { length, nulls, first_buffer });
+                let more = if *has_variadic {
+                    variadic.next().and_then(|count| usize::try_from(count).ok())
+                } else {
+                    Some(0)
+                };
+                first_buffer = more
+                    .and_then(|more| first_buffer.checked_add(*count as usize)?.checked_add(more))
+                    .ok_or(Malformed("no number of variadic buffers"))?;
+            }
+            if first_buffer != buffers.len() {
+                return Err(Malformed("another number of buffers than the schema has"));
+            }
+            let inside = |(offset, length): (u64, u64)| {
+                offset
+                    .checked_add(length)
+                    .is_some_and(|end| end <= body.1)
+                    .then_some((body.0 + offset, length))
+            };
+            let buffers =
+                buffers.into_iter().map(|buffer| buffer.and_then(inside)).collect::<Option<Vec<_>>>();
+            let buffers = buffers.ok_or(Malformed("a buffer outside of its message"))?;
+            Ok((rows, nodes, buffers, compression))
+        };
+        let (rows, nodes, buffers, compression) = read().map_err(broken(input, at))?;
+        Ok(Self { input, at, first_row, rows, nodes, buffers, compression })
+    }
+
+    /// Where the values of a column are. Compressed ones become units of `column`.
+    pub(super) fn places(
+        &self,
+        leaf: &Leaf,
+        column: usize,
+        writer: &mut Writer,
+        dictionaries: &Dictionaries,
+    ) -> Result<Places, Error> {
+        let name = &leaf.field.name;
+        let mut span = Span::Even { first: 0, per: 1 };
+        for Level { node, kind } in &leaf.levels {
+            let node = &self.nodes[*node];
+            self.check_node(name, node, &span)?;
+            span = match (kind, span) {
+                (LevelKind::Struct, span) => span,
+                (LevelKind::FixedList { length }, Span::Even { first, per }) => {
+                    let product = |number: u64| number.checked_mul(*length);
+                    let (first, per) = product(first)
+                        .zip(product(per))
+                        .ok_or_else(|| self.wrong(name, "items", "fewer", "a number that overflows"))?;
+                    Span::Even { first, per }
+                }
+                (LevelKind::List { is_large, length }, Span::Even { first, per }) => {
+                    let items = self.items(first, per, name)?;
+                    let offsets = self.offsets(name, node.first_buffer + 1, *is_large, first, items)?;
+                    match length {
+                        None => Span::Ranges(offsets),
+                        Some(length) => {
+                            if let Some(odd) =
+                                offsets.windows(2).position(|pair| pair[1] - pair[0] != *length)
+                            {
+                                let found = format!(
+                                    "{} in row {}",
+                                    offsets[odd + 1] - offsets[odd],
+                                    self.first_row + odd as u64 / per.max(1)
+                                );
+                                return Err(self.wrong(
+                                    name,
+                                    "length of lists",
+                                    format!("{length} each"),
+                                    found,
+                                ));
+                            }
+                            let product = per.checked_mul(*length);
+                            let per = product.ok_or_else(|| {
+                                self.wrong(name, "items", "fewer", "a number that overflows")
+                            })?;
+                            Span::Even { first: offsets[0], per }
+                        }
+                    }
+                }
+                (LevelKind::Fixed { item_bytes }, span) => {
+                    return self.values(
+                        name,
+                        node.first_buffer + 1,
+                        (*item_bytes, None),
+                        span,
+                        (column, writer),
+                    );
+                }
+                (LevelKind::Bool, span) => {
+                    let bits = (1, Some(Codec::Bits));
+                    return self.values(name, node.first_buffer + 1, bits, span, (column, writer));
+                }
+                (LevelKind::Binary { is_large }, Span::Even { first, per: 1 }) => {
+                    let offsets = self.offsets(name, node.first_buffer + 1, *is_large, first, self.rows)?;
+                    let strings = Span::Ranges(offsets);
+                    return self.values(name, node.first_buffer + 2, (1, None), strings, (column, writer));
+                }
+                (LevelKind::Dictionary { index, .. }, Span::Even { first, per: 1 }) => {
+                    let entries = dictionaries.get(&(column, index.id)).map_or(&[][..], |entries| entries);
+                    return self.indices(name, node.first_buffer + 1, *index, first, entries);
+                }
+                (kind, _) => unreachable!("a column of {kind:?} in lists is refused when it is opened"),
+            };
+        }
+        unreachable!("the last level of a column is that of its values")
+    }
+
+    /// Refuses nulls, and arrays that are shorter than their rows need.
+    fn check_node(&self, name: &str, node: &Node, span: &Span) -> Result<(), Error> {
+        let needed = match span {
+            Span::Even { first, per } => first + self.items(*first, *per, name)?,
+            Span::Ranges(ranges) => ranges.last().copied().unwrap_or(0),
+        };
+        if node.length < needed {
+            return Err(self.wrong(name, "length", format!("{needed} items"), node.length));
+        }
+        if node.nulls == 0 {
+            return Ok(());
+        }
+        let validity = self.bytes(name, node.first_buffer, node.length.div_ceil(8))?;
+        let is_null = |item: &u64| validity[(item / 8) as usize] >> (item % 8) & 1 == 0;
+        let Some(item) = (0..node.length).find(is_null) else { return Ok(()) };
+        let row = match span {
+            Span::Even { first, per } => item.saturating_sub(*first) / (*per).max(1),
+            Span::Ranges(ranges) => ranges.partition_point(|start| *start <= item).saturating_sub(1) as u64,
+        };
+        Err(null_error(self.input, name, self.first_row + row))
+    }
+
+    /// Number of items of all rows, `per` for each, after item `first`.
+    fn items(&self, first: u64, per: u64, name: &str) -> Result<u64, Error> {
+        let items = self.rows.checked_mul(per).filter(|items| first.checked_add(*items).is_some());
+        items.ok_or_else(|| self.wrong(name, "items", "fewer", "a number that overflows"))
+    }
+
+    /// Where values of one width, or the bytes of strings, are; `undo` follows the decompression.
+    fn values(
+        &self,
+        name: &str,
+        buffer: usize,
+        (item_bytes, undo): (u64, Option<Codec>),
+        span: Span,
+        (column, writer): (usize, &mut Writer),
+    ) -> Result<Places, Error> {
+        let items = match &span {
+            Span::Even { first, per } => first + self.items(*first, *per, name)?,
+            Span::Ranges(ranges) => ranges.last().copied().unwrap_or(0),
+        };
+        let (class, start) = self.unit(name, buffer, (items, item_bytes), undo, (column, writer))?;
+        Ok(match span {
+            Span::Even { first, per } => {
+                Places::Even { class, start: start + first * item_bytes, length: per * item_bytes }
+            }
+            Span::Ranges(ranges) => Places::Ranges { class, start, item_bytes, ranges },
+        })
+    }
+
+    /// Class and start of the values of a buffer, which holds at least this many items.
+    fn unit(
+        &self,
+        name: &str,
+        buffer: usize,
+        (items, item_bytes): (u64, u64),
+        undo: Option<Codec>,
+        (column, writer): (usize, &mut Writer),
+    ) -> Result<(u8, u64), Error> {
+        let wanted = if undo.is_some() { Some(items.div_ceil(8)) } else { items.checked_mul(item_bytes) };
+        let wanted = wanted.ok_or_else(|| self.wrong(name, "items", "fewer", items))?;
+        if wanted == 0 {
+            return Ok((IN_FILE, 0));
+        }
+        let (place, codec, stored_bytes) = self.stored(name, buffer)?;
+        if stored_bytes < wanted {
+            return Err(self.wrong(name, "length of the values", format!("{wanted} bytes"), stored_bytes));
+        }
+        let chain: Vec<Codec> = codec.iter().cloned().chain(undo.clone()).collect();
+        if chain.is_empty() {
+            return Ok((IN_FILE, place.0));
+        }
+        // Of stored bits only those of the rows.
+        let (length, stored_bytes) = if codec.is_none() { (wanted, wanted) } else { (place.1, stored_bytes) };
+        let decoded_bytes = if undo.is_some() { stored_bytes.saturating_mul(8) } else { stored_bytes };
+        let start = writer.push_unit(column, (place.0, length), &chain, decoded_bytes, self.rows);
+        Ok((IN_UNIT, start))
+    }
+
+    /// Place of a buffer's bytes in the file, what they are compressed with, and their length
+    /// without that.
+    fn stored(&self, name: &str, buffer: usize) -> Result<((u64, u64), Option<Codec>, u64), Error> {
+        let (offset, length) = self.buffers[buffer];
+        let Some(codec) = self.compression.clone().filter(|_| length > 0) else {
+            return Ok(((offset, length), None, length));
+        };
+        // The length without compression comes first; -1: the bytes are stored.
+        let mut prefix = [0; 8];
+        let rest = length.checked_sub(prefix.len() as u64);
+        let rest = rest.ok_or_else(|| self.wrong(name, "compressed buffer", "8 bytes or more", length))?;
+        self.input.read(offset, &mut prefix, "length of a compressed buffer")?;
+        let place = (offset + prefix.len() as u64, rest);
+        let bytes = i64::from_le_bytes(prefix);
+        if bytes == -1 {
+            return Ok((place, None, rest));
+        }
+        let decoded = u64::try_from(bytes).ok();
+        let decoded =
+            decoded.filter(|decoded| codec::is_plausible(std::slice::from_ref(&codec), rest, *decoded));
+        let expected = || format!("what {rest} bytes become");
+        let decoded =
+            decoded.ok_or_else(|| self.wrong(name, "length of a compressed buffer", expected(), bytes))?;
+        Ok((place, Some(codec), decoded))
+    }
+
+    /// The first `wanted` bytes of a buffer.
+    fn bytes(&self, name: &str, buffer: usize, wanted: u64) -> Result<Vec<u8>, Error> {
+        let (place, codec, stored_bytes) = self.stored(name, buffer)?;
+        if stored_bytes < wanted {
+            return Err(self.wrong(name, "length of a buffer", format!("{wanted} bytes"), stored_bytes));
+        }
+        let mut encoded = self.room(name, if codec.is_some() { place.1 } else { wanted })?;
+        self.input.read(place.0, &mut encoded, "a buffer of an Arrow batch")?;
+        let Some(codec) = codec else { return Ok(encoded) };
+        let mut decoded = self.room(name, stored_bytes)?;
+        codec::decode(&[codec], &encoded, &mut decoded).map_err(|error| {
+            self.input.corrupt(place.0, format!("buffer of column {name:?}"), "what was compressed", error)
+        })?;
+        Ok(decoded)
+    }
+
+    fn room(&self, name: &str, bytes: u64) -> Result<Vec<u8>, Error> {
+        let mut room = Vec::new();
+        let reserved = room.try_reserve_exact(bytes as usize);
+        reserved.map_err(|_| self.wrong(name, "length of a buffer", "what memory holds", bytes))?;
+        room.resize(bytes as usize, 0);
+        Ok(room)
+    }
+
+    /// The bounds of `count` lists or strings, after the first `first` ones.
+    fn offsets(
+        &self,
+        name: &str,
+        buffer: usize,
+        is_large: bool,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<u64>, Error> {
+        if count == 0 {
+            return Ok(vec![0]);
+        }
+        let width = if is_large { 8 } else { 4 };
+        let needed = first.checked_add(count).and_then(|end| end.checked_add(1)?.checked_mul(width));
+        let needed = needed.ok_or_else(|| self.wrong(name, "offsets", "fewer", count))?;
+        let bytes = self.bytes(name, buffer, needed)?;
+        let bytes = &bytes[(first * width) as usize..needed as usize];
+        let offsets: Option<Vec<u64>> = if is_large {
+            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i64::from_le_bytes(*bytes)).ok()).collect()
+        } else {
+            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i32::from_le_bytes(*bytes)).ok()).collect()
+        };
+        let sorted = offsets.filter(|offsets| offsets.is_sorted());
+        sorted.ok_or_else(|| self.wrong(name, "offsets", "ascending ones from 0 on", "others"))
+    }
+
+    /// The places of the entries of a dictionary that rows refer to.
+    fn indices(
+        &self,
+        name: &str,
+        buffer: usize,
+        DictionaryIndex { bytes: width, is_signed, .. }: DictionaryIndex,
+        first: u64,
+        entries: &[(u8, u64, u64)],
+    ) -> Result<Places, Error> {
+        let width = u64::from(width);
+        let needed = (first + self.rows).checked_mul(width);
+        let needed = needed.ok_or_else(|| self.wrong(name, "indices", "fewer", self.rows))?;
+        let bytes = self.bytes(name, buffer, needed)?;
+        let mut places = Vec::with_capacity(self.rows as usize);
+        for (row, number) in
+            bytes[(first * width) as usize..needed as usize].chunks_exact(width as usize).enumerate()
+        {
+            let mut wide = [0; 8];
+            wide[..number.len()].copy_from_slice(number);
+            let index = u64::from_le_bytes(wide);
+            let is_negative = is_signed && number.last().is_some_and(|byte| byte >> 7 == 1);
+            let entry =
+                usize::try_from(index).ok().filter(|_| !is_negative).and_then(|index| entries.get(index));
+            let row = self.first_row + row as u64;
+            let expected = || format!("below {}", entries.len());
+            places.push(
+                *entry.ok_or_else(|| self.wrong(name, &format!("entry of row {row}"), expected(), index))?,
+            );
+        }
+        Ok(Places::Each(places))
+    }
+
+    fn wrong(&self, name: &str, what: &str, expected: impl ToString, found: impl ToString) -> Error {
+        self.input.corrupt(self.at, format!("{what} of column {name:?}"), expected, found)
+    }
+}

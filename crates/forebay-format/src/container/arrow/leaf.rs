@@ -1,0 +1,234 @@
+//! The columns of a schema: each field of a sample, with the levels of lists and structures around
+//! its values.
+//!
+//! Structures become fields with dotted names. Lists of one length become axes of a shape; a list
+//! of numbers of any length is a ragged field. A structure of `bytes` and `path`, which Hugging
+//! Face makes of images and audio, becomes one field with the bytes.
+
+use forebay_types::{Dtype, Field, Layout};
+use serde::Deserialize;
+
+use super::schema::{DictionaryIndex, Kind, SchemaField};
+
+/// A field of samples.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Leaf {
+    pub(super) field: Field,
+    /// From the outermost to the values.
+    pub(super) levels: Vec<Level>,
+}
+
+/// One of the nested arrays of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Level {
+    /// Number of its node in a batch.
+    pub(super) node: usize,
+    pub(super) kind: LevelKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum LevelKind {
+    Struct,
+    FixedList {
+        length: u64,
+    },
+    /// Lists that all have this length, or any.
+    List {
+        is_large: bool,
+        length: Option<u64>,
+    },
+    Fixed {
+        item_bytes: u64,
+    },
+    Bool,
+    Binary {
+        is_large: bool,
+    },
+    /// Numbers of entries of a dictionary, whose values are such a column.
+    Dictionary {
+        index: DictionaryIndex,
+        values: Box<Leaf>,
+        buffers: Vec<(u32, bool)>,
+    },
+}
+
+/// A field that a file offers.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) name: String,
+    /// Whether it is delivered without being named.
+    pub(super) is_default: bool,
+    /// The column, or what is not read.
+    pub(super) leaf: Result<Leaf, String>,
+}
+
+/// A field and the number of its node.
+struct Numbered<'a> {
+    field: &'a SchemaField,
+    node: usize,
+    children: Vec<Numbered<'a>>,
+}
+
+/// Numbers nodes as batches do: parents before children. `buffers` gets the number of buffers of
+/// each.
+fn number<'a>(fields: &'a [SchemaField], buffers: &mut Vec<(u32, bool)>) -> Vec<Numbered<'a>> {
+    let one = |field: &'a SchemaField| {
+        let node = buffers.len();
+        if field.dictionary.is_some() {
+            buffers.push((2, false));
+            return Numbered { field, node, children: Vec::new() };
+        }
+        buffers.push(field.kind.buffers());
+        Numbered { field, node, children: number(&field.children, buffers) }
+    };
+    fields.iter().map(one).collect()
+}
+
+/// All fields of a schema, and the number of buffers of each node.
+pub(super) fn candidates(fields: &[SchemaField]) -> (Vec<Candidate>, Vec<(u32, bool)>) {
+    let mut buffers = Vec::new();
+    let numbered = number(fields, &mut buffers);
+    let mut found = Vec::new();
+    for field in &numbered {
+        find(field, field.field.name.clone(), &[], true, &mut found);
+    }
+    (found, buffers)
+}
+
+fn find(field: &Numbered<'_>, name: String, above: &[Level], is_default: bool, found: &mut Vec<Candidate>) {
+    let is_struct = field.field.kind == Kind::Struct && field.field.dictionary.is_none();
+    if !is_struct {
+        let leaf = column(field, &name, above);
+        found.push(Candidate { name, is_default, leaf });
+        return;
+    }
+    let mut levels = above.to_vec();
+    levels.push(Level { node: field.node, kind: LevelKind::Struct });
+    let is_file = is_encoded_file(field.field);
+    for child in &field.children {
+        let child_name = &child.field.name;
+        if is_file && child_name == "bytes" {
+            find(child, name.clone(), &levels, is_default, found);
+        } else {
+            find(child, format!("{name}.{child_name}"), &levels, is_default && !is_file, found);
+        }
+    }
+}
+
+/// Whether a structure is an image or audio of Hugging Face: the bytes of a file, and its path.
+fn is_encoded_file(field: &SchemaField) -> bool {
+    let [first, second] = &field.children[..] else { return false };
+    let is_binary = |field: &SchemaField| matches!(field.kind, Kind::Binary { .. });
+    let named = |name: &str| [first, second].into_iter().find(|field| field.name == name);
+    named("bytes").is_some_and(is_binary) && named("path").is_some_and(is_binary)
+}
+
+/// The column of a field without structures, or what is not read.
+fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, String> {
+    let mut levels = above.to_vec();
+    let mut shape = declared_shape(field.field)?;
+    let (is_declared, mut axes, mut is_ragged) = (shape.is_some(), Vec::new(), false);
+    let mut next = field;
+    let values = loop {
+        let SchemaField { kind, dictionary, children, .. } = next.field;
+        let mut push = |kind| levels.push(Level { node: next.node, kind });
+        if let Some(index) = dictionary {
+            let plain = SchemaField { dictionary: None, ..next.field.clone() };
+            let mut buffers = Vec::new();
+            let numbered = number(std::slice::from_ref(&plain), &mut buffers);
+            if !children.is_empty() || !axes.is_empty() || is_ragged {
+                return Err("a dictionary in lists, or of lists or structures".to_owned());
+            }
+            let values = Box::new(column(&numbered[0], name, &[])?);
+            let field = values.field.clone();
+            push(LevelKind::Dictionary { index: *index, values, buffers });
+            return Ok(Leaf { field, levels });
+        }
+        match kind {
+            Kind::FixedList { length } => {
+                axes.push(*length);
+                push(LevelKind::FixedList { length: *length });
+                next = &next.children[0];
+            }
+            Kind::List { is_large } => {
+                let length = shape.as_ref().and_then(|shape| shape.get(axes.len()).copied());
+                if is_ragged || !is_declared && !axes.is_empty() {
+                    return Err("lists of lists of any length".to_owned());
+                }
+                match length {
+                    Some(length) => axes.push(length),
+                    None => is_ragged = true,
+                }
+                push(LevelKind::List { is_large: *is_large, length });
+                next = &next.children[0];
+            }
+            Kind::Struct => return Err("lists of structures".to_owned()),
+            Kind::Other { name, .. } => return Err(format!("type {name}")),
+            Kind::Fixed { dtype, numpy, item_bytes } => {
+                push(LevelKind::Fixed { item_bytes: u64::from(*item_bytes) });
+                break Some((*dtype, numpy.clone(), u64::from(*item_bytes)));
+            }
+            Kind::Bool => {
+                push(LevelKind::Bool);
+                break Some((Some(Dtype::Bool), None, 1));
+            }
+            Kind::Binary { is_large } => {
+                push(LevelKind::Binary { is_large: *is_large });
+                break None;
+            }
+        }
+    };
+    if is_ragged && !axes.is_empty() {
+        return Err("lists of arrays".to_owned());
+    }
+    let Some((dtype, numpy, item_bytes)) = values else {
+        let is_plain = !is_ragged && axes.is_empty();
+        let field = Field::new(name, Dtype::Uint8, Layout::Ragged);
+        return if is_plain { Ok(Leaf { field, levels }) } else { Err("lists of strings".to_owned()) };
+    };
+    if let Some(shape) = shape.take() {
+        if shape.iter().product::<u64>() != axes.iter().product::<u64>() {
+            return Err(format!("shape {shape:?} of lists {axes:?}"));
+        }
+        axes = shape;
+    }
+    if axes.contains(&0) {
+        return Err(format!("samples of no bytes, shape {axes:?}"));
+    }
+    let field = match (dtype, numpy, is_ragged) {
+        (Some(dtype), None, true) => Field::new(name, dtype, Layout::Ragged),
+        (Some(dtype), None, false) => Field::new(name, dtype, Layout::Dense(axes)),
+        (_, Some(numpy), false) => {
+            axes.push(item_bytes);
+            Field { numpy: Some(numpy), ..Field::new(name, Dtype::Uint8, Layout::Dense(axes)) }
+        }
+        (_, numpy, _) => return Err(format!("lists of {}", numpy.unwrap_or_default())),
+    };
+    let is_small =
+        field.layout == Layout::Ragged || field.sample_bytes().is_some_and(|bytes| bytes < 1 << 40);
+    if is_small { Ok(Leaf { field, levels }) } else { Err(format!("shape of {:?}", field.layout)) }
+}
+
+/// The shape that an extension type declares for nested lists.
+fn declared_shape(field: &SchemaField) -> Result<Option<Vec<u64>>, String> {
+    #[derive(Deserialize)]
+    struct Tensor {
+        shape: Vec<u64>,
+        #[serde(default)]
+        permutation: Option<Vec<u64>>,
+    }
+    let (name, text) = (&field.extension.0[..], &field.extension.1[..]);
+    if name == "arrow.fixed_shape_tensor" {
+        let tensor: Tensor = serde_json::from_str(text).map_err(|_| format!("a tensor of type {text}"))?;
+        let is_plain = tensor.permutation.is_none_or(|order| order.is_sorted());
+        return if is_plain { Ok(Some(tensor.shape)) } else { Err(format!("a permuted tensor {text}")) };
+    }
+    let is_array = |digit| name == format!("datasets.features.features.Array{digit}DExtensionType");
+    if !(2..=5).any(is_array) {
+        return Ok(None);
+    }
+    let (shape, _): (Vec<Option<u64>>, String) =
+        serde_json::from_str(text).map_err(|_| format!("an array of type {text}"))?;
+    let fixed: Option<Vec<u64>> = shape.into_iter().collect();
+    fixed.map(Some).ok_or_else(|| format!("an array without a fixed shape, {text}"))
+}

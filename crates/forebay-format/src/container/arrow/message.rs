@@ -1,0 +1,213 @@
+//! Messages: how Arrow data lie in a file or stream (`Message.fbs`, `File.fbs`).
+//!
+//! A message is `ff ff ff ff`, the length of its metadata (i32), the metadata, and a body. A stream
+//! begins with the schema; dictionaries and batches of rows follow, up to a length of 0 or the end
+//! of the file. A file is `ARROW1`, padding, such a stream, and a footer that lists its blocks,
+//! followed by the footer's length (i32) and `ARROW1`.
+
+use super::flatbuffer::{Malformed, Table};
+use super::schema::{self, SchemaField, VERSION_4};
+use crate::Error;
+use crate::file::Input;
+
+/// First and last bytes of a file.
+pub(super) const MAGIC: [u8; 6] = *b"ARROW1";
+
+/// First bytes of a message.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Bytes of a message before its metadata.
+const PREFIX_BYTES: usize = 8;
+
+/// Length of the metadata that most messages have \[bytes\]: read with their prefix.
+const FIRST_READ_BYTES: usize = 4096;
+
+/// Longest metadata \[bytes\]. Those of a thousand columns take less than 1 MiB.
+const MAX_METADATA_BYTES: usize = 1 << 28;
+
+/// A message, its body not read.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// First byte [bytes from the start of the file].
+    pub(super) at: u64,
+    metadata: Vec<u8>,
+    /// Where the body begins, and its length.
+    pub(super) body: (u64, u64),
+}
+
+/// The kind of a message, and its table.
+pub(super) enum Content<'a> {
+    Schema(Table<'a>),
+    Dictionary(Table<'a>),
+    Batch(Table<'a>),
+    /// Tensors, which are no rows.
+    Other,
+}
+
+/// The error of metadata.
+pub(super) fn broken(input: &Input, at: u64) -> impl Fn(Malformed) -> Error {
+    move |Malformed(found)| input.corrupt(at, "Arrow metadata", "valid ones", found)
+}
+
+impl Message {
+    /// Reads the message at `at`; `None` at the end of the stream.
+    pub(super) fn read(input: &Input, at: u64) -> Result<Option<Self>, Error> {
+        let mut metadata = vec![0; FIRST_READ_BYTES];
+        let count = input.read_most(at, &mut metadata)?;
+        metadata.truncate(count);
+        if metadata.is_empty() {
+            return Ok(None);
+        }
+        let prefix =
+            metadata.first_chunk::<PREFIX_BYTES>().filter(|prefix| prefix.starts_with(&CONTINUATION));
+        let Some([.., a, b, c, d]) = prefix else {
+            let found = crate::error::hex(&metadata[..count.min(PREFIX_BYTES)]);
+            return Err(input.corrupt(at, "Arrow message", "ff ff ff ff and a length", found));
+        };
+        let length = i32::from_le_bytes([*a, *b, *c, *d]);
+        if length == 0 {
+            return Ok(None);
+        }
+        let start = at + PREFIX_BYTES as u64;
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| {
+                *length <= MAX_METADATA_BYTES && *length as u64 <= input.bytes().saturating_sub(start)
+            })
+            .ok_or_else(|| {
+                input.corrupt(at + 4, "length of Arrow metadata", "one within the file", length)
+            })?;
+        let have = metadata.len().min(PREFIX_BYTES + length);
+        metadata.resize(PREFIX_BYTES + length, 0);
+        input.read(at + have as u64, &mut metadata[have..], "Arrow metadata")?;
+        metadata.drain(..PREFIX_BYTES);
+        let mut message = Self { at, metadata, body: (start + length as u64, 0) };
+        let claimed = message.table().and_then(|table| table.i64(3, 0)).map_err(broken(input, at))?;
+        let left = input.bytes() - message.body.0;
+        message.body.1 = u64::try_from(claimed).ok().filter(|bytes| *bytes <= left).ok_or_else(|| {
+            input.corrupt(at, "length of an Arrow message", format!("at most {left}"), claimed)
+        })?;
+        Ok(Some(message))
+    }
+
+    fn table(&self) -> Result<Table<'_>, Malformed> {
+        Table::root(&self.metadata)
+    }
+
+    /// Where the next message begins.
+    pub(super) fn end(&self) -> u64 {
+        self.body.0 + self.body.1
+    }
+
+    /// What the message says.
+    pub(super) fn content(&self) -> Result<Content<'_>, Malformed> {
+        let table = self.table()?;
+        let header = || table.table(2)?.ok_or(Malformed("a message without a header"));
+        Ok(match table.u8(1, 0)? {
+            1 => Content::Schema(header()?),
+            2 => Content::Dictionary(header()?),
+            3 => Content::Batch(header()?),
+            _ => Content::Other,
+        })
+    }
+
+    /// Version of the format, as its metadata count: 3 is version 4.
+    fn version(&self) -> Result<i16, Malformed> {
+        supported(self.table()?.i16(0, 0)?)
+    }
+}
+
+fn supported(version: i16) -> Result<i16, Malformed> {
+    if version < VERSION_4 { Err(Malformed("a version before 4, which is not read")) } else { Ok(version) }
+}
+
+/// The fields of a schema message.
+pub(super) fn schema_of(message: &[u8]) -> Result<Vec<SchemaField>, Malformed> {
+    let metadata = message.strip_prefix(&CONTINUATION).and_then(|rest| rest.get(4..));
+    let table = Table::root(metadata.ok_or(Malformed("no message"))?)?;
+    let header = table.table(2)?.filter(|_| table.u8(1, 0) == Ok(1)).ok_or(Malformed("no schema"))?;
+    schema::read(&header, supported(table.i16(0, 0)?)?)
+}
+
+/// Whether a file that begins with these bytes is a stream: its first message is a schema.
+pub(crate) fn is_stream(head: &[u8]) -> bool {
+    let Some(metadata) = head.strip_prefix(&CONTINUATION).and_then(|rest| rest.get(4..)) else {
+        return false;
+    };
+    let is_schema = |table: Table<'_>| -> Result<bool, Malformed> {
+        Ok(table.u8(1, 0)? == 1 && (VERSION_4..=VERSION_4 + 1).contains(&table.i16(0, 0)?))
+    };
+    Table::root(metadata).and_then(is_schema).unwrap_or(false)
+}
+
+/// What opening reads: the schema, and where messages are.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) fields: Vec<SchemaField>,
+    /// Metadata of schema and footer, to detect changes.
+    pub(super) digested: Vec<u8>,
+    pub(super) messages: Messages,
+}
+
+/// Where the dictionaries and batches are.
+#[derive(Debug)]
+pub(super) enum Messages {
+    /// From there on, one after the other.
+    Stream { at: u64 },
+    /// There, dictionaries first.
+    Blocks(Vec<u64>),
+}
+
+/// Reads the schema of a stream, or the footer of a file.
+pub(super) fn open(input: &Input) -> Result<Opening, Error> {
+    let mut head = [0; MAGIC.len()];
+    let count = input.read_most(0, &mut head)?;
+    if head[..count] == MAGIC { open_file(input) } else { open_stream(input) }
+}
+
+fn open_stream(input: &Input) -> Result<Opening, Error> {
+    let nothing = || input.corrupt(0, "Arrow stream", "a schema", "its end");
+    let message = Message::read(input, 0)?.ok_or_else(nothing)?;
+    let error = broken(input, 0);
+    let version = message.version().map_err(&error)?;
+    let Content::Schema(table) = message.content().map_err(&error)? else {
+        return Err(input.corrupt(0, "first Arrow message", "a schema", "another message"));
+    };
+    let fields = schema::read(&table, version).map_err(&error)?;
+    let messages = Messages::Stream { at: message.end() };
+    Ok(Opening { fields, digested: message.metadata.clone(), messages })
+}
+
+fn open_file(input: &Input) -> Result<Opening, Error> {
+    let mut tail = [0; 4 + MAGIC.len()];
+    let tail_bytes = tail.len() as u64;
+    let at = input.bytes().saturating_sub(tail_bytes);
+    input.read(at, &mut tail, "end of the Arrow file")?;
+    if tail[4..] != MAGIC {
+        let found = crate::error::hex(&tail[4..]);
+        return Err(input.corrupt(at + 4, "end of the Arrow file", "ARROW1", found));
+    }
+    let length = i32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    let start = u64::try_from(length)
+        .ok()
+        .filter(|length| *length <= MAX_METADATA_BYTES as u64)
+        .and_then(|length| at.checked_sub(length))
+        .ok_or_else(|| input.corrupt(at, "length of the footer", "one within the file", length))?;
+    let mut footer = vec![0; (at - start) as usize];
+    input.read(start, &mut footer, "footer of the Arrow file")?;
+    let error = broken(input, start);
+    let table = Table::root(&footer).map_err(&error)?;
+    let read = || -> Result<_, Malformed> {
+        let version = supported(table.i16(0, 0)?)?;
+        let schema = table.table(1)?.ok_or(Malformed("a footer without a schema"))?;
+        let fields = schema::read(&schema, version)?;
+        let blocks = table.structures::<24>(2)?.iter().chain(table.structures::<24>(3)?);
+        let offset = |block: &[u8; 24]| {
+            u64::try_from(i64::from_le_bytes(std::array::from_fn(|byte| block[byte])))
+                .map_err(|_| Malformed("a block before the file"))
+        };
+        Ok((fields, blocks.map(offset).collect::<Result<Vec<_>, _>>()?))
+    };
+    let (fields, blocks) = read().map_err(&error)?;
+    Ok(Opening { fields, digested: footer, messages: Messages::Blocks(blocks) })
+}

@@ -1,0 +1,66 @@
+//! Columns of tables: which of them are the fields of a sample, and the error of a null.
+
+use crate::Error;
+use crate::file::Input;
+
+/// Most fields of a sample, as a sidecar has columns.
+const MAX_FIELDS: usize = 1024;
+
+/// The columns that are delivered, of those that a file offers: the `fields`, in this order, or all
+/// default ones. Each is a name, whether it is a default, and the column or what is not read.
+pub(super) fn choose<T>(
+    input: &Input,
+    mut offered: Vec<(String, bool, Result<T, String>)>,
+    fields: &[String],
+) -> Result<Vec<T>, Error> {
+    let readable = |offered: &[(String, bool, Result<T, String>)]| {
+        let names: Vec<&str> =
+            offered.iter().filter(|(.., column)| column.is_ok()).map(|(name, ..)| name.as_str()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let mut names: Vec<&str> = offered.iter().map(|(name, ..)| name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let found = format!("two of them are named {:?}", pair[0]);
+        return Err(input.unsupported("a table whose columns share a name", found, "rename one of them"));
+    }
+    let wanted: Vec<usize> = if fields.is_empty() {
+        (0..offered.len()).filter(|place| offered[*place].1).collect()
+    } else {
+        let place = |field: &String| {
+            offered.iter().position(|(name, ..)| name == field).ok_or_else(|| Error::Usage {
+                message: format!("{}: there is no column {field:?}", input.path().display()),
+                hint: format!("its columns that are read: {}", readable(&offered)),
+            })
+        };
+        fields.iter().map(place).collect::<Result<_, _>>()?
+    };
+    if wanted.is_empty() || wanted.len() > MAX_FIELDS {
+        let found = format!("{} columns", wanted.len());
+        let hint = "name some with fields=";
+        return Err(input.unsupported(format!("a table without 1 to {MAX_FIELDS} columns"), found, hint));
+    }
+    if let Some((name, _, Err(found))) =
+        wanted.iter().map(|place| &offered[*place]).find(|(.., one)| one.is_err())
+    {
+        let hint =
+            format!("leave it out: name others with fields=; columns that are read: {}", readable(&offered));
+        return Err(input.unsupported(format!("the type of column {name:?}"), found.clone(), hint));
+    }
+    let mut chosen = Vec::with_capacity(wanted.len());
+    for place in wanted {
+        let none = || Err(String::new());
+        if let Ok(column) = std::mem::replace(&mut offered[place].2, none()) {
+            chosen.push(column);
+        }
+    }
+    Ok(chosen)
+}
+
+/// The error of a value that is missing.
+pub(super) fn null_error(input: &Input, column: &str, row: u64) -> Error {
+    let hint = format!(
+        "leave {column:?} out with fields=, or rewrite the file with a value in its place (pyarrow.compute.fill_null)"
+    );
+    input.unsupported(format!("a null in column {column:?}"), format!("the first one is in row {row}"), hint)
+}

@@ -1,0 +1,291 @@
+//! Parquet: column chunks of row groups as coded units.
+//!
+//! Opening reads the footer, by the crate `parquet`. A column chunk is a unit that all rows of its
+//! row group share: it is read and decoded once, to values back to back, and a sample is a range of
+//! them. An index also decodes the chunks of strings and lists once, for their lengths. Schema and
+//! refusals: `docs/formats/parquet.md`.
+
+mod lengths;
+mod schema;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
+
+use self::lengths::Lengths;
+use self::schema::ParquetField;
+use crate::codec::parquet::{compression, read};
+use crate::codec::{Codec, ParquetColumn};
+use crate::container::arrow::ArrowFields;
+use crate::container::columns::{choose, null_error};
+use crate::container::{Column, Container, ScanSummary, header_digest};
+use crate::file::Input;
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::{Error, OpenOptions};
+
+/// First and last bytes of a file.
+const MAGIC: [u8; 4] = *b"PAR1";
+
+/// Key of the Arrow schema in the footer, which most writers keep there.
+const ARROW_SCHEMA: &str = "ARROW:schema";
+
+/// An opened file.
+#[derive(Debug)]
+pub(crate) struct ParquetFile {
+    input: Input,
+    metadata: ParquetMetaData,
+    columns: Vec<ParquetField>,
+    state: ShardState,
+}
+
+/// The rows of a column in one row group.
+struct Rows {
+    /// Start of their values among the decoded bytes of the shard.
+    start: u64,
+    lengths: RowLengths,
+}
+
+enum RowLengths {
+    All(u64),
+    Each(Vec<u64>),
+}
+
+/// Reads the footer: its bytes and their place.
+fn footer(input: &Input) -> Result<(u64, Vec<u8>), Error> {
+    let mut tail = [0; 8];
+    let at = input.bytes().saturating_sub(8);
+    input.read(at, &mut tail, "end of the Parquet file")?;
+    if tail[4..] != MAGIC {
+        return Err(input.corrupt(at + 4, "end of the Parquet file", "PAR1", crate::error::hex(&tail[4..])));
+    }
+    let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    let start = at.checked_sub(u64::from(length));
+    let start = start
+        .ok_or_else(|| input.corrupt(at, "length of the Parquet footer", format!("at most {at}"), length))?;
+    let mut footer = vec![0; length as usize];
+    input.read(start, &mut footer, "Parquet footer")?;
+    Ok((start, footer))
+}
+
+impl ParquetFile {
+    /// Opens a file and reads its footer.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
+        Self::new(Input::open(path)?, &options.fields)
+    }
+
+    fn new(input: Input, fields: &[String]) -> Result<Self, Error> {
+        let (start, footer) = footer(&input)?;
+        let broken = |found: String| input.corrupt(start, "Parquet footer", "valid metadata", found);
+        let decode = AssertUnwindSafe(|| ParquetMetaDataReader::decode_metadata(&footer));
+        let metadata = catch_unwind(decode)
+            .map_err(|_| broken("damaged metadata".to_owned()))?
+            .map_err(|error| broken(error.to_string()))?;
+        let entries = metadata.file_metadata().key_value_metadata();
+        let arrow = entries.into_iter().flatten().find(|entry| entry.key == ARROW_SCHEMA);
+        let arrow =
+            arrow.and_then(|entry| entry.value.as_deref()).map(ArrowFields::of_base64).unwrap_or_default();
+        let offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow);
+        let columns = choose(&input, offered, fields)?;
+        let state = header_digest(&footer);
+        let file = Self { input, metadata, columns, state };
+        for group in file.metadata.row_groups() {
+            for column in &file.columns {
+                file.check_chunk(column, group.column(column.number))?;
+            }
+        }
+        Ok(file)
+    }
+
+    /// Refuses a column chunk that is not read.
+    fn check_chunk(&self, column: &ParquetField, chunk: &ColumnChunkMetaData) -> Result<(), Error> {
+        let name = &column.field.name;
+        let codec = format!("{:?}", chunk.compression_codec());
+        if compression(&codec).is_none() {
+            let hint = "rewrite the file with zstd, or leave the column out with fields=";
+            return Err(self.input.unsupported(format!("the compression of column {name:?}"), codec, hint));
+        }
+        if chunk.file_path().is_some_and(|path| !path.is_empty()) {
+            let found = chunk.file_path().unwrap_or_default().to_owned();
+            return Err(self.input.unsupported(
+                format!("column {name:?}, which is in another file,"),
+                found,
+                "",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Place and length of a column chunk.
+    fn place(&self, column: &ParquetField, chunk: &ColumnChunkMetaData) -> Result<(u64, u64), Error> {
+        let first = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+        let first = first.unwrap_or(chunk.data_page_offset()).min(chunk.data_page_offset());
+        let length = chunk.compressed_size();
+        let place = u64::try_from(first).ok().zip(u64::try_from(length).ok());
+        place
+            .filter(|(first, length)| first.checked_add(*length).is_some_and(|end| end <= self.input.bytes()))
+            .ok_or_else(|| {
+                let what = format!("chunk of column {:?}", column.field.name);
+                let expected = format!("bytes within {}", self.input.bytes());
+                self.input.corrupt(first.max(0) as u64, what, expected, format!("{length} bytes"))
+            })
+    }
+
+    /// Adds the unit of a column chunk, of a row group that begins with row `first_row`.
+    fn add_chunk(
+        &self,
+        (column, field): (usize, &ParquetField),
+        chunk: &ColumnChunkMetaData,
+        (first_row, rows): (u64, u64),
+        writer: &mut Writer,
+    ) -> Result<Rows, Error> {
+        let place = self.place(field, chunk)?;
+        let codec = ParquetColumn {
+            physical: field.physical.to_string(),
+            item_bytes: field.item_bytes,
+            compression: format!("{:?}", chunk.compression_codec()),
+            definition: field.definition,
+            repetition: field.repetition,
+        };
+        let what = || format!("chunk of column {:?}", field.field.name);
+        let claimed = chunk.statistics().and_then(|statistics| statistics.null_count_opt());
+        let is_plain = field.item_bytes > 0 && field.repetition == 0;
+        if is_plain && (chunk.num_values() as u64 != rows) {
+            return Err(self.input.corrupt(place.0, what(), format!("{rows} values"), chunk.num_values()));
+        }
+        let lengths = if is_plain && (field.definition == 0 || claimed == Some(0)) {
+            RowLengths::All(u64::from(field.item_bytes))
+        } else {
+            let mut encoded = vec![0; place.1 as usize];
+            self.input.read(place.0, &mut encoded, &what())?;
+            let mut found = Lengths::new(field);
+            let broken = |error| self.input.corrupt(place.0, what(), "its pages", error);
+            read(&codec, &encoded, &mut found).map_err(broken)?;
+            found.end().map_err(broken)?;
+            if let Some(row) = found.null() {
+                return Err(null_error(&self.input, &field.field.name, first_row + row));
+            }
+            if found.rows() != rows {
+                return Err(self.input.corrupt(place.0, what(), format!("{rows} rows"), found.rows()));
+            }
+            RowLengths::Each(found.bytes())
+        };
+        let decoded_bytes = match &lengths {
+            RowLengths::All(length) => rows.checked_mul(*length),
+            RowLengths::Each(lengths) => Some(lengths.iter().sum()),
+        };
+        let codec = Codec::Parquet(codec);
+        let decoded_bytes = decoded_bytes
+            .filter(|bytes| crate::codec::is_plausible(std::slice::from_ref(&codec), place.1, *bytes))
+            .ok_or_else(|| self.input.corrupt(place.0, what(), "a plausible number of rows", rows))?;
+        let start = match decoded_bytes {
+            0 => 0,
+            _ => writer.push_unit(column, place, &[codec], decoded_bytes, rows),
+        };
+        Ok(Rows { start, lengths })
+    }
+}
+
+impl Rows {
+    /// Start and length of the next row's value, whose number is `row`.
+    fn next(&mut self, row: usize) -> Entry {
+        let length = match &self.lengths {
+            RowLengths::All(length) => *length,
+            RowLengths::Each(lengths) => lengths[row],
+        };
+        let start = self.start;
+        self.start += length;
+        Entry::Plain { class: 0, start, length }
+    }
+}
+
+impl Container for ParquetFile {
+    fn input(&self) -> &Input {
+        &self.input
+    }
+
+    fn state(&self) -> ShardState {
+        self.state.clone()
+    }
+
+    fn columns(&self) -> Result<Vec<Column>, Error> {
+        let column = |column: &ParquetField| Column {
+            field: column.field.clone(),
+            classes: vec![RecordClass::in_units("values")],
+        };
+        Ok(self.columns.iter().map(column).collect())
+    }
+
+    fn entries(&self) -> Option<u64> {
+        u64::try_from(self.metadata.file_metadata().num_rows()).ok()
+    }
+
+    fn progress_unit(&self) -> (&'static str, Option<u64>) {
+        ("row groups", Some(self.metadata.num_row_groups() as u64))
+    }
+
+    fn add_to(
+        &self,
+        writer: &mut Writer,
+        _threads: usize,
+        progress: &dyn Fn(u64) -> bool,
+    ) -> Result<ScanSummary, Error> {
+        let mut first_row = 0;
+        for (number, group) in self.metadata.row_groups().iter().enumerate() {
+            if !progress(number as u64) {
+                return Err(Error::Interrupted);
+            }
+            let claimed = group.num_rows();
+            let rows = u64::try_from(claimed).map_err(|_| {
+                self.input.corrupt(0, format!("rows of row group {number}"), "0 or more", claimed)
+            })?;
+            let mut columns = self
+                .columns
+                .iter()
+                .enumerate()
+                .map(|column| {
+                    self.add_chunk(column, group.column(column.1.number), (first_row, rows), writer)
+                })
+                .collect::<Result<Vec<Rows>, _>>()?;
+            for row in 0..rows as usize {
+                writer.push(columns.iter_mut().map(|column| column.next(row)));
+            }
+            first_row += rows;
+        }
+        Ok(ScanSummary::default())
+    }
+
+    fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut description = serde_json::Map::new();
+        let groups = self.metadata.row_groups();
+        description.insert("row_groups".to_owned(), groups.len().into());
+        let largest = groups.iter().map(|group| group.num_rows()).max();
+        description.insert("largest_row_group_rows".to_owned(), largest.into());
+        if let Some(writer) = self.metadata.file_metadata().created_by() {
+            description.insert("created_by".to_owned(), writer.into());
+        }
+        description
+    }
+
+    fn check_unchanged(&self) -> Result<(), Error> {
+        self.input.check_unchanged()?;
+        let now = header_digest(&footer(&self.input)?.1);
+        if now == self.state {
+            return Ok(());
+        }
+        Err(Error::Modified {
+            path: self.input.path().to_owned(),
+            what: "footer".to_owned(),
+            expected: format!("{:?}", self.state),
+            found: format!("{now:?}"),
+        })
+    }
+}
+
+/// Takes any bytes as a file, and opens and indexes or refuses it. For fuzzing.
+#[doc(hidden)]
+pub fn index_of_bytes(file: Vec<u8>) -> Result<Vec<u8>, Error> {
+    let source: std::sync::Arc<dyn crate::file::ReadAt> = std::sync::Arc::new(file);
+    let file = ParquetFile::new(Input::from_source(Path::new("memory.parquet"), source)?, &[])?;
+    crate::container::index_alone(crate::Format::Parquet, &file)
+}
