@@ -53,7 +53,8 @@ def open(
     Parameters
     ----------
     path : path-like or sequence of path-like
-        A file, or the directory of an LMDB environment. A list of them, a pattern such as
+        A file, the directory of an LMDB environment, or the directory of a data set of Hugging Face
+        (``save_to_disk``, a cache, a repository with one split). A list of them, a pattern such as
         ``"train-*.lmdb"``, or braces such as ``"train-{0000..0131}.tar"``, is one dataset of
         several shards, in the order of the list, of the sorted names, or of the braces. A file with
         exactly that name takes precedence over pattern and braces.
@@ -115,12 +116,41 @@ def open(
         if header_bytes:
             raise option_error("forebay.open: header_bytes= is for raw files", 'pass format="raw" as well')
         names = _names(fields)
-    found = Dataset(expand(path), fields=names, sample_axis=axis, **arguments)
+    paths, indices = _files(expand(path), options["format"])
+    found = Dataset(paths, fields=names, sample_axis=axis, **arguments)
+    if indices:
+        found = found.select(_row_numbers(indices))
     if database is not None and found.format != "lmdb":
         raise option_error(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
         )
     return found
+
+
+def _files(paths: list[str], format: str | None) -> tuple[list[str], list[str]]:
+    """Return paths with the files of Hugging Face's directories in their place.
+
+    Files of row numbers come second.
+    """
+    if format not in (None, "arrow", "parquet"):
+        return paths, []
+    from forebay._formats.huggingface_directory import data_files
+
+    found = [(path, data_files(path)) for path in paths]
+    indices = [name for _, files in found if files is not None for name in files.indices]
+    if indices and len(paths) > 1:
+        raise option_error(
+            f"forebay.open: {paths[0]} and {len(paths) - 1} more: a directory with row numbers is opened alone",
+            "dataset.flatten_indices() of the library datasets writes the rows in their order",
+        )
+    expanded = [[path] if files is None else files.paths for path, files in found]
+    return [path for names in expanded for path in names], indices
+
+
+def _row_numbers(paths: list[str]) -> Any:
+    """Return the row numbers that files of the library datasets hold."""
+    numbers = Dataset(paths, fields=["indices"], sample_axis="auto", format="arrow")
+    return numbers.read(range(len(numbers)))["indices"].astype("int64")
 
 
 def _axis(sample_axis: object) -> str:

@@ -1,0 +1,174 @@
+"""The files of a data set of Hugging Face, from its directory.
+
+:func:`data_files` knows three kinds of directories, and returns anything else as it is:
+
+1. What ``save_to_disk`` writes: ``state.json`` lists the files. ``dataset_dict.json`` instead
+   stands above such directories, one for each split.
+2. The cache of ``load_dataset``: ``dataset_info.json`` names the splits and their shards.
+3. A clone or download of a repository: Parquet or Arrow files in it or in ``data``, as
+   ``train-00000-of-00002.parquet``.
+
+What has several splits is no data set, and the error names the path of each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from forebay._core import FormatError, option_error
+
+__all__ = ["Found", "data_files"]
+
+_SUFFIXES = (".parquet", ".arrow")
+# The number of a shard, and of all shards.
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
+# What else a repository holds at the level of its files.
+_BESIDE = re.compile(r"(readme|license|licence|dataset_infos?|\.)", re.IGNORECASE)
+
+
+class Found:
+    """The files of a directory.
+
+    Attributes
+    ----------
+    paths : list of str
+        The files, in order.
+    indices : list of str
+        Files of row numbers, which select rows in this order; empty for all rows.
+    """
+
+    def __init__(self, paths: Iterable[Path], indices: Iterable[Path] = ()) -> None:
+        self.paths = [str(path) for path in paths]
+        self.indices = [str(path) for path in indices]
+
+
+def data_files(path: str) -> Found | None:
+    """Return the files of a data set of Hugging Face, or None if the path is none.
+
+    Raises
+    ------
+    OptionError
+        If the directory holds several splits.
+    FormatError
+        If a description in it is damaged, or shards are missing.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        return None
+    if (directory / "dataset_dict.json").is_file():
+        splits = _described(directory / "dataset_dict.json").get("splits", [])
+        raise _several(directory, [str(directory / str(split)) for split in splits])
+    if (directory / "state.json").is_file():
+        return _saved(directory)
+    if (directory / "dataset_info.json").is_file():
+        return _cached(directory)
+    return _repository(directory)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise FormatError(f"{path}: description at offset 0: expected JSON, found {error}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: description at offset 0: expected an object, found {type(found).__name__}")
+    return found
+
+
+def _several(directory: Path, paths: list[str]) -> Exception:
+    first = paths[0] if paths else str(directory)
+    return option_error(
+        f"forebay.open: {directory} holds several splits: {', '.join(paths) or 'none'}",
+        f"open each as a data set of its own, for example forebay.open({first!r})",
+    )
+
+
+def _saved(directory: Path) -> Found:
+    """Return what ``state.json`` lists."""
+    state = _described(directory / "state.json")
+    files = _names(directory, state, "_data_files")
+    if not files:
+        raise FormatError(f"{directory / 'state.json'}: _data_files: expected a list of files, found none")
+    return Found(files, _names(directory, state, "_indices_files"))
+
+
+def _names(directory: Path, state: dict[str, Any], key: str) -> list[Path]:
+    entries = state.get(key) or []
+    names = [entry.get("filename") if isinstance(entry, dict) else entry for entry in entries]
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise FormatError(
+                f"{directory / 'state.json'}: {key}: expected names of files in the directory, found {name!r}"
+            )
+    return [directory / name for name in names]
+
+
+def _cached(directory: Path) -> Found | None:
+    """Return the files that the cache of ``load_dataset`` has for its only split."""
+    info = _described(directory / "dataset_info.json")
+    splits = info.get("splits") or {}
+    name = info.get("dataset_name") or info.get("builder_name") or ""
+    if not isinstance(splits, dict) or not splits:
+        return None
+    # Files of `map` and others lie there as well: only those of the splits count.
+    families = {
+        split: family
+        for split in splits
+        if (family := [path for path in _tables(directory) if _stem(path) == f"{name}-{split}"])
+    }
+    if not families:
+        return None
+    if len(families) > 1:
+        raise _several(directory, [_pattern(family) for family in families.values()])
+    return Found(_complete(next(iter(families.values()))))
+
+
+def _repository(directory: Path) -> Found | None:
+    """Return the files of a repository with one split."""
+    inside = directory / "data"
+    visible = [path for path in directory.iterdir() if not _BESIDE.match(path.name)]
+    if visible == [inside] and inside.is_dir():
+        directory, visible = inside, [path for path in inside.iterdir() if not _BESIDE.match(path.name)]
+    tables = _tables(directory)
+    # With anything else in it, it is rather a folder whose files are samples.
+    if not tables or len(tables) < len(visible):
+        return None
+    families: dict[str, list[Path]] = defaultdict(list)
+    for path in tables:
+        families[_stem(path) if _SHARD.search(path.stem) else path.stem].append(path)
+    if len(families) > 1:
+        raise _several(directory, [_pattern(family) for family in families.values()])
+    return Found(_complete(tables))
+
+
+def _tables(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+
+
+def _stem(path: Path) -> str:
+    return _SHARD.sub("", path.stem)
+
+
+def _pattern(family: list[Path]) -> str:
+    """Return a path that stands for the files of a split."""
+    first = family[0]
+    return str(first if len(family) == 1 else first.with_name(f"{_stem(first)}-*{first.suffix}"))
+
+
+def _complete(family: list[Path]) -> list[Path]:
+    """Return the shards of a split, or raise where one is missing."""
+    marks = [_SHARD.search(path.stem) for path in family]
+    if not all(marks):
+        return family
+    numbers = [(int(mark[1]), int(mark[2])) for mark in marks if mark]
+    wanted = numbers[0][1]
+    missing = sorted(set(range(wanted)) - {number for number, _ in numbers})
+    if missing or len(numbers) != wanted:
+        found = f"found {len(numbers)}" + (f" without shard {missing[0]}" if missing else "")
+        raise FormatError(f"{family[0].parent}: shards of {_stem(family[0])}: expected {wanted}, {found}")
+    return family

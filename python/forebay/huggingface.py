@@ -1,0 +1,169 @@
+"""Samples as a ``datasets.IterableDataset`` of Hugging Face.
+
+    train = forebay.huggingface.dataset("imagenet/", 256, order="group", decode={"image": pixels})
+    for sample in train.map(augment).with_format("torch"):
+        ...
+
+The samples come from a :class:`forebay.Loader`, in its order. ``state_dict()`` of the data set,
+also after ``map`` and other functions, holds the state of the loader and how many samples of its
+batch were taken: a resumed data set continues with the next sample. docs/huggingface.md is the
+guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from forebay._adapters.loaders import Source, loader_for
+from forebay._adapters.require import require
+from forebay._core import option_error
+
+require("forebay.huggingface", "datasets", "4.0", "datasets>=4.0")
+
+import datasets  # noqa: E402
+
+# The library has no public class for sources of samples: its own readers derive from this one.
+from datasets.iterable_dataset import _BaseExamplesIterable  # noqa: E402
+
+__all__ = ["LoaderSamples", "dataset"]
+
+
+class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
+    """The samples or batches of a loader; :func:`dataset` makes a data set of one.
+
+    Each iteration delivers one epoch, the next iteration the next epoch, or the rest of one that a
+    state was loaded for.
+
+    Parameters
+    ----------
+    loader : Loader
+        Where the samples come from.
+    batches : bool
+        Whether an item is a batch.
+    """
+
+    def __init__(self, loader: Any, batches: bool) -> None:
+        super().__init__()
+        self.loader, self._batches = loader, batches
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield a key and a dictionary of field name to value.
+
+        Raises
+        ------
+        OptionError
+            If ``sample=`` or ``batch=`` make something other than dictionaries of the batches.
+        """
+        resumed = (self._state_dict or {}).get("loader")
+        skipped = self._state_dict["taken"] if resumed else 0
+        if resumed:
+            self.loader.load_state_dict(resumed)
+        before = resumed or self.loader.state_dict()
+        for batch in self.loader:
+            if not isinstance(batch, Mapping):
+                raise option_error(
+                    f"forebay.huggingface: expected batches that are dictionaries, found {type(batch).__name__}",
+                    "return a dictionary from sample= and batch=",
+                )
+            after = self.loader.state_dict()
+            count = 1 if self._batches else len(next(iter(batch.values())))
+            for place in range(skipped, count):
+                is_last = place + 1 == count
+                self._keep(after if is_last else before, 0 if is_last else place + 1)
+                key = f"{batch.position.epoch}_{batch.position.step}_{place}"
+                yield key, dict(batch) if self._batches else _row(batch, place)
+            before, skipped = after, 0
+        # The next iteration is the next epoch.
+        self._keep(None, 0)
+
+    def _keep(self, state: dict[str, Any] | None, taken: int) -> None:
+        """Note the state of what is yielded next; the data set refers to this very dictionary."""
+        if self._state_dict is not None:
+            self._state_dict.update(loader=state, taken=taken)
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        self._state_dict = {"loader": None, "taken": 0, "type": type(self).__name__}
+        return self._state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Go to the position of a state."""
+        found = self._init_state_dict()
+        found.update(loader=state_dict["loader"], taken=state_dict["taken"])
+        return found
+
+    @property
+    def num_shards(self) -> int:
+        """One: the ranks of the loader share the samples among themselves."""
+        return 1
+
+    def shuffle_data_sources(self, generator: np.random.Generator) -> Self:
+        """Return the same samples: ``order=`` of the loader shuffles."""
+        return self
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Self:
+        """Return the same samples if nothing is shared out.
+
+        Raises
+        ------
+        OptionError
+            In worker processes of a DataLoader, and where nodes are to share the samples.
+        """
+        if num_shards > 1:
+            raise option_error(
+                f"forebay.huggingface: expected one reader of the loader, found {num_shards}",
+                "DataLoader(num_workers=0): the loader has threads of its own, and its ranks share the samples",
+            )
+        return self
+
+    def reshard_data_sources(self) -> Self:
+        """Return the same samples."""
+        return self
+
+    @property
+    def sleep_on_threads_shutdown(self) -> bool:
+        """Whether threads of Arrow have to end; there are none."""
+        return False
+
+
+def dataset(
+    source: Source, batch_size: int | None = None, *, batches: bool = False, **options: Any
+) -> datasets.IterableDataset:
+    """Return a ``datasets.IterableDataset`` of samples, or of batches.
+
+    Parameters
+    ----------
+    source : Loader, Dataset, path-like or sequence of path-like
+        The data set, or a loader that was made before.
+    batch_size : int, optional
+        Samples per rank and step of the loader; the samples come one by one all the same.
+    batches : bool, optional
+        Whether an item is a whole batch: a dictionary of arrays. Default False: a sample, whose
+        values are copies.
+    **options
+        Options of :class:`forebay.Loader`.
+
+    Returns
+    -------
+    datasets.IterableDataset
+        Each iteration is an epoch, the next one the next epoch. ``state_dict`` and
+        ``load_state_dict`` are exact to the sample.
+
+    Raises
+    ------
+    OptionError
+        As :class:`forebay.Loader` raises it. When it is iterated: in a worker process of a
+        DataLoader.
+    """
+    loader = loader_for("forebay.huggingface.dataset", source, batch_size, options)
+    return datasets.IterableDataset(LoaderSamples(loader, batches))
+
+
+def _row(batch: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """Return a sample of a batch, with arrays that stay when the batch is gone."""
+    return {
+        name: np.array(values[place]) if isinstance(values[place], np.ndarray) else values[place]
+        for name, values in batch.items()
+    }

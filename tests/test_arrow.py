@@ -1,0 +1,210 @@
+"""Arrow: what pyarrow writes is what comes out, in place; what is not read says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import forebay
+from tables import (
+    COLUMNS,
+    ROWS,
+    UNREADABLE,
+    assert_equal,
+    plain_table,
+    walk,
+    write_arrow,
+)
+
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("layout", ["file", "stream"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_type_comes_out_as_pyarrow_reads_it(tmp_path, name, layout, compression):
+    table = pa.table({"x": COLUMNS[name]})
+    path = write_arrow(tmp_path / "a", table, layout, compression, rows=10)
+    dataset = forebay.open(path)
+    assert (dataset.format, len(dataset)) == ("arrow", ROWS)
+    assert_equal([dataset[number] for number in range(ROWS)], table)
+    assert_equal(walk(dataset, "group"), table)
+
+
+@pytest.mark.parametrize("order", ["sequential", "group", "shuffle"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_all_columns_of_several_files_come_out_together(tmp_path, order, compression):
+    table = plain_table()
+    cuts = [(0, 20), (20, 21), (21, ROWS)]
+    for number, (first, end) in enumerate(cuts):
+        part = table.slice(first, end - first)
+        layout = ["file", "stream"][number % 2]
+        write_arrow(tmp_path / f"part-{number}.arrow", part, layout, compression, rows=7)
+    dataset = forebay.open(tmp_path / "part-*.arrow")
+    assert set(dataset.fields) == set(table.flatten().column_names)
+    assert_equal(walk(dataset, order), table)
+
+
+def test_shards_may_differ_in_their_compression(tmp_path):
+    table = plain_table()
+    write_arrow(tmp_path / "0.arrow", table, "file", None, rows=7)
+    write_arrow(tmp_path / "1.arrow", table, "file", "lz4", rows=50)
+    assert_equal(walk(forebay.open(tmp_path / "*.arrow")), pa.concat_tables([table, table]))
+
+
+def test_uncompressed_values_are_extents_of_the_file(tmp_path):
+    values = np.arange(ROWS, dtype="<i4")
+    path = write_arrow(tmp_path / "a", pa.table({"x": values}), "file", None, rows=10)
+    bytes_of_file = path.read_bytes()
+    dataset = forebay.open(path)
+    for number in range(ROWS):
+        [(name, offset, length)] = dataset.extents(number)
+        assert (name, bytes_of_file[offset : offset + length]) == (str(path), values[number].tobytes())
+
+
+def test_an_index_of_plain_columns_reads_no_values(tmp_path):
+    path = write_arrow(tmp_path / "a", pa.table({"x": np.zeros(1_000_000)}), "file", None, rows=250_000)
+    report = forebay.open(path).native.build_index()
+    assert report["samples"] == 1_000_000
+    assert report["read_bytes"] < 64 << 10
+
+
+def test_slices_of_arrays_are_written_and_read_from_their_first_row(tmp_path):
+    whole = plain_table()
+    path = write_arrow(tmp_path / "a", whole.slice(3, 11), "file", None, rows=100)
+    assert_equal(walk(forebay.open(path)), whole.slice(3, 11))
+
+
+def test_dictionaries_of_a_stream_may_grow_and_change(tmp_path):
+    schema = pa.schema([("x", pa.dictionary(pa.int8(), pa.string()))])
+    batches = [
+        pa.record_batch([pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), values)], schema=schema)
+        for indices, values in [([0, 1, 1], ["a", "b"]), ([2, 0], ["a", "b", "c"]), ([0, 1], ["x", "yz"])]
+    ]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    found = [bytes(sample["x"]).decode() for sample in walk(forebay.open(tmp_path / "a"))]
+    assert found == ["a", "b", "b", "c", "a", "x", "yz"]
+
+
+def test_structures_are_flattened_and_images_are_their_bytes(tmp_path):
+    images = pa.array([{"bytes": bytes([n] * n), "path": None} for n in range(1, 5)])
+    box = pa.array([{"x": n, "at": {"y": 2 * n}} for n in range(1, 5)])
+    path = write_arrow(tmp_path / "a", pa.table({"image": images, "box": box}), "file", None, rows=4)
+    dataset = forebay.open(path)
+    assert list(dataset.fields) == ["image", "box.x", "box.at.y"]
+    assert [bytes(sample["image"]) for sample in walk(dataset)] == [bytes([n] * n) for n in range(1, 5)]
+    assert [int(sample["box.at.y"]) for sample in walk(dataset)] == [2, 4, 6, 8]
+    chosen = forebay.open(path, fields=["box.at.y", "image"])
+    assert list(chosen[2]) == ["box.at.y", "image"]
+
+
+def test_a_null_is_named_with_its_column_and_first_row(tmp_path, says):
+    values = pa.array([*range(37), None, 3, None])
+    path = write_arrow(tmp_path / "a", pa.table({"x": values, "y": range(40)}), "file", None, rows=10)
+    with says(forebay.FormatError, path, "x", 37):
+        len(forebay.open(path))
+    assert len(forebay.open(path, fields=["y"])) == 40
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([[1], [2, None], [3]], pa.list_(pa.int32())),
+        pa.array([[1], None, [3]], pa.list_(pa.int32())),
+        pa.array([[1, 2], [2, None], [3, 4]], pa.list_(pa.int32(), 2)),
+        pa.array([{"a": 1}, None, {"a": 2}], pa.struct([("a", pa.int32())])),
+        pa.array([{"a": 1}, {"a": None}, {"a": 2}], pa.struct([("a", pa.int32())])),
+        pa.array(["a", None, "b"]).dictionary_encode(),
+        pa.array([True, None, False]),
+        pa.array(["a", None, "b"], pa.large_string()),
+    ],
+    ids=str,
+)
+def test_a_null_in_any_type_is_found(tmp_path, values, compression):
+    path = write_arrow(tmp_path / "a", pa.table({"x": values}), "file", compression, rows=10)
+    with pytest.raises(forebay.FormatError, match=r"a null in column \"x.*row 1"):
+        len(forebay.open(path))
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_type_that_is_not_read_is_named_and_may_be_left_out(tmp_path, name):
+    table = pa.table({"x": UNREADABLE[name], "y": pa.array(range(len(UNREADABLE[name])))})
+    path = write_arrow(tmp_path / "a", table, "file", None, rows=10)
+    with pytest.raises(forebay.FormatError, match=r'the type of column "x[^"]*" is not supported'):
+        forebay.open(path)
+    assert_equal(walk(forebay.open(path, fields=["y"])), table.select(["y"]))
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path, says):
+    path = write_arrow(tmp_path / "a", plain_table().select(["text", "label"]), "file", None, rows=10)
+    with says(forebay.OptionError, path, "z", "text, label"):
+        forebay.open(path, fields=["z"])
+
+
+def test_a_file_without_rows_says_so(tmp_path, says):
+    path = write_arrow(tmp_path / "a", plain_table().slice(0, 0), "file", None, rows=10)
+    with says(forebay.FormatError, path):
+        len(forebay.open(path))
+
+
+@pytest.mark.parametrize("layout", ["file", "stream"])
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_damage_is_an_error_or_leaves_the_rows_readable(tmp_path, layout, compression):
+    table = plain_table().slice(0, 8)
+    whole = bytearray(write_arrow(tmp_path / "a", table, layout, compression, rows=4).read_bytes())
+    rng = np.random.default_rng(7)
+    outcomes = set()
+    for number in range(120):
+        damaged = bytearray(whole)
+        if number % 3:
+            for place in rng.integers(0, len(whole), 1 + number % 5):
+                damaged[place] = rng.integers(0, 256)
+        else:
+            del damaged[int(rng.integers(1, len(whole))) :]
+        path = tmp_path / f"damaged-{number}"
+        path.write_bytes(damaged)
+        try:
+            dataset = forebay.open(path, format="arrow")
+            for row in range(min(len(dataset), 20)):
+                dataset[row]
+            outcomes.add("read")
+        except (forebay.FormatError, forebay.OptionError):
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
+
+
+def test_a_rewritten_file_is_noticed(tmp_path):
+    path = write_arrow(tmp_path / "a", plain_table(), "file", None, rows=10)
+    with forebay.Loader(path, 4, order="sequential", world="single") as loader:
+        next(iter(loader))
+        write_arrow(path, plain_table().slice(1), "file", None, rows=10)
+        with pytest.raises(forebay.StorageError):
+            for _ in loader:
+                pass
+
+
+def test_the_sidecar_is_found_again(tmp_path):
+    path = write_arrow(tmp_path / "a", plain_table(), "file", "zstd", rows=10)
+    first = forebay.open(path)
+    len(first)
+    again = forebay.open(path)
+    assert again.fingerprint == first.fingerprint
+    assert_equal(walk(again), plain_table())
+
+
+def test_resume_equals_an_uninterrupted_run(tmp_path):
+    path = write_arrow(tmp_path / "a", plain_table(), "file", "zstd", rows=10)
+    options = {"order": "group", "seed": 5, "epochs": 1, "world": "single"}
+    with forebay.Loader(path, 4, **options) as loader:
+        whole = [batch.indices.tolist() for batch in loader]
+    with forebay.Loader(path, 4, **options) as loader:
+        steps = iter(loader)
+        begun = [next(steps).indices.tolist() for _ in range(3)]
+        state = loader.state_dict()
+    with forebay.Loader(path, 4, **options) as loader:
+        loader.load_state_dict(state)
+        assert begun + [batch.indices.tolist() for batch in loader] == whole
