@@ -1,4 +1,4 @@
-"""Tables of every type, for the tests of Arrow and Parquet, and what pyarrow says that they hold."""
+"""Tables of every type, for the tests of Arrow and Parquet, and what pyarrow says they hold."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ UNREADABLE = {
     "list_of_structs": pa.array([[{"a": 1}]] * 3),
     "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int32())),
     "string_view": pa.array(["a", "a string that is not short", "b"], pa.string_view()),
-    "union": pa.UnionArray.from_sparse(pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a"] * 3)]),
+    "union": pa.UnionArray.from_sparse(
+        pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a"] * 3)]
+    ),
     "run_end_encoded": pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"]),
     "list_of_timestamps": pa.array([[1]] * 3, pa.list_(pa.timestamp("ns"))),
     "interval": pa.array([(1, 2, 3)] * 3, pa.month_day_nano_interval()),
@@ -83,7 +85,9 @@ UNREADABLE = {
 def plain_table():
     """A table with columns of most kinds."""
     names = ["bool", "list", "fixed_list", "timestamp_ns", "dictionary", "struct", "binary"]
-    return pa.table({"text": COLUMNS["string"], "label": COLUMNS["int64"], **{name: COLUMNS[name] for name in names}})
+    return pa.table(
+        {"text": COLUMNS["string"], "label": COLUMNS["int64"], **{name: COLUMNS[name] for name in names}}
+    )
 
 
 def write_arrow(path: Path, table: pa.Table, layout: str, compression: str | None, rows: int) -> Path:

@@ -82,7 +82,10 @@ def test_dictionaries_of_a_stream_may_grow_and_change(tmp_path):
         for indices, values in [([0, 1, 1], ["a", "b"]), ([2, 0], ["a", "b", "c"]), ([0, 1], ["x", "yz"])]
     ]
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, schema, options=options) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "a"), "wb") as file,
+        pa.ipc.new_stream(file, schema, options=options) as writer,
+    ):
         for batch in batches:
             writer.write_batch(batch)
     found = [bytes(sample["x"]).decode() for sample in walk(forebay.open(tmp_path / "a"))]

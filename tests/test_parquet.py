@@ -15,7 +15,15 @@ pq = pytest.importorskip("pyarrow.parquet")
 WRITTEN = {name: column for name, column in COLUMNS.items() if name != "date64"}
 REFUSED = {
     name: UNREADABLE[name]
-    for name in ["decimal", "null", "list_of_strings", "list_of_lists", "list_of_structs", "map", "list_of_timestamps"]
+    for name in [
+        "decimal",
+        "null",
+        "list_of_strings",
+        "list_of_lists",
+        "list_of_structs",
+        "map",
+        "list_of_timestamps",
+    ]
 }
 
 
@@ -41,8 +49,14 @@ def test_every_type_comes_out_as_pyarrow_reads_it(tmp_path, name):
         {"data_page_version": "2.0", "compression": "zstd"},
         {"version": "1.0", "write_statistics": False},
         {"write_statistics": False, "store_schema": False},
-        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "label": "DELTA_BINARY_PACKED"}},
-        {"use_dictionary": False, "column_encoding": {"text": "DELTA_LENGTH_BYTE_ARRAY", "ratio": "BYTE_STREAM_SPLIT"}},
+        {
+            "use_dictionary": False,
+            "column_encoding": {"text": "DELTA_BYTE_ARRAY", "label": "DELTA_BINARY_PACKED"},
+        },
+        {
+            "use_dictionary": False,
+            "column_encoding": {"text": "DELTA_LENGTH_BYTE_ARRAY", "ratio": "BYTE_STREAM_SPLIT"},
+        },
         {"write_page_checksum": True},
         {"write_page_index": True},
     ],
@@ -94,7 +108,9 @@ def test_images_of_hugging_face_are_their_bytes(tmp_path):
     ids=str,
 )
 def test_a_null_is_named_with_its_column_and_first_row(tmp_path, values, statistics):
-    pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=5, write_statistics=statistics)
+    pq.write_table(
+        pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=5, write_statistics=statistics
+    )
     with pytest.raises(forebay.FormatError, match=r"a null in column \"x.*row 12"):
         len(forebay.open(tmp_path / "a.parquet"))
 
@@ -163,6 +179,4 @@ def test_several_ranks_get_each_sample_once(pool, tmp_path, ranks):
             for position, number in enumerate(ids):
                 assert number not in seen
                 seen[number] = fields["x"][position]
-    assert {number: value for number, value in seen.items()} == {
-        number: values[number].tobytes() for number in range(ROWS)
-    }
+    assert seen == {number: values[number].tobytes() for number in range(ROWS)}

@@ -1,12 +1,10 @@
 //! Any bytes as the structure of an HDF5 file, as such a file, and as encoded bytes of every codec.
 #![no_main]
 
-use std::sync::Arc;
+mod located;
 
-use forebay_format::Index;
 use forebay_format::codec::{BlockCodec, Codec, decode};
 use forebay_format::hdf5::index_of_bytes;
-use forebay_types::{Located, Piece, SampleId};
 use libfuzzer_sys::fuzz_target;
 
 /// A version 2 superblock of a file of any length.
@@ -14,17 +12,7 @@ const SUPERBLOCK: [u8; 36] = *b"\x89HDF\r\n\x1a\n\x02\x08\x08\0\
     \0\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
 
 fn index(file: Vec<u8>, structure: &[u8]) {
-    let file_bytes = file.len() as u64;
-    let Ok(bytes) = index_of_bytes(file, structure) else { return };
-    let index = Index::from_bytes(Arc::new(bytes), 0).expect("an index just made");
-    let ids: Vec<SampleId> = (0..index.samples().min(50)).map(SampleId).collect();
-    let mut located = Located::default();
-    index.locate(&ids, &mut located).expect("sound blocks");
-    for piece in located.pieces() {
-        if let Piece::Extent(extent) = piece {
-            assert!(extent.end() <= file_bytes, "an extent within the file");
-        }
-    }
+    located::locate(file.len() as u64, index_of_bytes(file, structure));
 }
 
 fuzz_target!(|data: &[u8]| {

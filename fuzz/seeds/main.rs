@@ -139,10 +139,22 @@ fn main() {
         // The first byte chooses how much is decoded, and of what items.
         write("hdf5", &format!("chunk-{number}"), &[&[0x30][..], &encoded].concat());
     }
+    for (name, bytes) in tables() {
+        write(name.rsplit('.').next().expect("a suffix"), &name, &bytes);
+    }
     write("tier_log", "example", &tier_log());
     write("tier_log", "header", &tier_log()[..16]);
     write("file_table", "example", &file_table());
     write("file_table", "header", &file_table()[..512]);
+}
+
+/// Arrow and Parquet files, as pyarrow wrote them.
+fn tables() -> Vec<(String, Vec<u8>)> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/forebay-format/tests/golden/tables");
+    let entries = fs::read_dir(golden).expect("the golden tables");
+    let read = |path: &Path| fs::read(path).expect("a golden table");
+    let named = |entry: fs::DirEntry| (entry.file_name().into_string().expect("a name"), read(&entry.path()));
+    entries.map(|entry| named(entry.expect("an entry"))).collect()
 }
 
 /// The beginning of a table with a record of each kind that is in an index; the rest is zeros.

@@ -48,6 +48,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
     def __init__(self, loader: Any, batches: bool) -> None:
         super().__init__()
         self.loader, self._batches = loader, batches
+        self._state_dict: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield a key and a dictionary of field name to value.
@@ -57,12 +58,12 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         OptionError
             If ``sample=`` or ``batch=`` make something other than dictionaries of the batches.
         """
-        resumed = (self._state_dict or {}).get("loader")
-        skipped = self._state_dict["taken"] if resumed else 0
+        state = self._state_dict or {"loader": None, "taken": 0}
+        resumed, skipped = state["loader"], state["taken"]
         if resumed:
             self.loader.load_state_dict(resumed)
         before = resumed or self.loader.state_dict()
-        for batch in self.loader:
+        for step, batch in enumerate(self.loader):
             if not isinstance(batch, Mapping):
                 raise option_error(
                     f"forebay.huggingface: expected batches that are dictionaries, found {type(batch).__name__}",
@@ -73,8 +74,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
             for place in range(skipped, count):
                 is_last = place + 1 == count
                 self._keep(after if is_last else before, 0 if is_last else place + 1)
-                key = f"{batch.position.epoch}_{batch.position.step}_{place}"
-                yield key, dict(batch) if self._batches else _row(batch, place)
+                yield f"{step}_{place}", dict(batch) if self._batches else _row(batch, place)
             before, skipped = after, 0
         # The next iteration is the next epoch.
         self._keep(None, 0)

@@ -8,7 +8,12 @@ import types
 
 import pytest
 
-ADAPTERS = {"tensorflow": "tensorflow>=2.16", "jax": "jax>=0.4.35", "grain": "grain>=0.2.10"}
+ADAPTERS = {
+    "tensorflow": "tensorflow>=2.16",
+    "jax": "jax>=0.4.35",
+    "grain": "grain>=0.2.10",
+    "huggingface": "datasets>=4.0",
+}
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -21,17 +26,18 @@ def name(request, monkeypatch):
 
 
 def test_an_adapter_without_its_framework_says_what_to_install(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf"forebay\.{name}: {name} cannot be imported") as found:
+    framework = ADAPTERS[name].partition(">=")[0]
+    monkeypatch.setitem(sys.modules, framework, None)
+    with pytest.raises(ImportError, match=rf"forebay\.{name}: {framework} cannot be imported") as found:
         importlib.import_module(f"forebay.{name}")
     assert f"pip install '{ADAPTERS[name]}'" in str(found.value)
 
 
 def test_an_adapter_with_an_old_framework_says_what_to_install(name, monkeypatch):
-    old = types.ModuleType(name)
+    framework, _, expected = ADAPTERS[name].partition(">=")
+    old = types.ModuleType(framework)
     old.__version__ = "0.1.2"
-    monkeypatch.setitem(sys.modules, name, old)
-    expected = ADAPTERS[name].partition(">=")[2]
+    monkeypatch.setitem(sys.modules, framework, old)
     numbers = r"\.".join(expected.split(".")[:3])
-    with pytest.raises(ImportError, match=rf"expected {name} {numbers} or later, found 0\.1\.2"):
+    with pytest.raises(ImportError, match=rf"expected {framework} {numbers} or later, found 0\.1\.2"):
         importlib.import_module(f"forebay.{name}")

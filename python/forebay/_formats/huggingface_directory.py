@@ -76,7 +76,9 @@ def _described(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise FormatError(f"{path}: description at offset 0: expected JSON, found {error}") from error
     if not isinstance(found, dict):
-        raise FormatError(f"{path}: description at offset 0: expected an object, found {type(found).__name__}")
+        raise FormatError(
+            f"{path}: description at offset 0: expected an object, found {type(found).__name__}"
+        )
     return found
 
 
@@ -99,7 +101,7 @@ def _saved(directory: Path) -> Found:
 
 def _names(directory: Path, state: dict[str, Any], key: str) -> list[Path]:
     entries = state.get(key) or []
-    names = [entry.get("filename") if isinstance(entry, dict) else entry for entry in entries]
+    names: list[Any] = [entry.get("filename") if isinstance(entry, dict) else entry for entry in entries]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise FormatError(

@@ -1,0 +1,90 @@
+//! Damaged Arrow and Parquet files: an error, or rows whose bytes lie within the file.
+//!
+//! The sound files are written by `scripts/golden_tables.py` with pyarrow. Neither format has
+//! checksums that are always there, so damage may also change values.
+//!
+//! 3,600 files by default, 240,000 with `FOREBAY_LONG_TESTS=1`.
+
+mod support {
+    pub mod lmdb_writer;
+}
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_format::{Error, Index, arrow, parquet};
+use forebay_types::{CodecChain, Located, Piece, SampleId};
+use support::lmdb_writer::Random;
+
+/// Rows of each golden file.
+const ROWS: u64 = 12;
+
+type IndexOf = fn(Vec<u8>) -> Result<Vec<u8>, Error>;
+
+/// Name, bytes and reader of each golden file.
+fn golden() -> Vec<(String, Vec<u8>, IndexOf)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tables");
+    let mut found: Vec<_> = std::fs::read_dir(directory)
+        .expect("the golden tables")
+        .map(|entry| {
+            let path = entry.expect("an entry").path();
+            let is_arrow = path.extension().is_some_and(|suffix| suffix == "arrow");
+            let index: IndexOf = if is_arrow { arrow::index_of_bytes } else { parquet::index_of_bytes };
+            (path.display().to_string(), std::fs::read(&path).expect("a golden table"), index)
+        })
+        .collect();
+    found.sort_by(|left, right| left.0.cmp(&right.0));
+    found
+}
+
+/// Number of rows; locates all, decodes each unit and checks that all extents lie in the file.
+fn read(file: &[u8], index: IndexOf) -> Result<u64, Error> {
+    let index = Index::from_bytes(Arc::new(index(file.to_vec())?), 0).expect("an index just made");
+    let ids: Vec<SampleId> = (0..index.samples().min(64)).map(SampleId).collect();
+    let mut located = Located::default();
+    index.locate(&ids, &mut located).expect("sound blocks");
+    for (number, unit) in located.units().iter().enumerate() {
+        for piece in &located.pieces()[located.unit_pieces(number as u32)] {
+            let Piece::Extent(extent) = piece else { continue };
+            assert!(extent.end() <= file.len() as u64, "an extent within the file");
+            if unit.codecs != CodecChain::STORED && unit.decoded_bytes < 1 << 20 {
+                let encoded = &file[extent.offset as usize..extent.end() as usize];
+                let _ = index.decode_unit(unit.codecs, encoded, &mut vec![0; unit.decoded_bytes as usize]);
+            }
+        }
+    }
+    Ok(index.samples())
+}
+
+#[test]
+fn sound_tables_have_all_rows() {
+    let files = golden();
+    assert_eq!(files.len(), 12);
+    for (name, bytes, index) in files {
+        assert_eq!(read(&bytes, index).expect(&name), ROWS, "{name}");
+    }
+}
+
+#[test]
+fn damaged_tables_are_refused_or_read_within_the_file() {
+    let rounds = if std::env::var_os("FOREBAY_LONG_TESTS").is_some() { 20_000 } else { 300 };
+    let mut refused = 0;
+    for (seed, (_, sound, index)) in golden().into_iter().enumerate() {
+        let mut random = Random(seed as u64);
+        for round in 0..rounds {
+            let mut bytes = sound.clone();
+            if round % 4 == 0 {
+                bytes.truncate(random.below(sound.len() as u64) as usize);
+            } else {
+                for _ in 0..=random.below(4) {
+                    let place = random.below(sound.len() as u64) as usize;
+                    // Numbers at the bounds of their types do more than random ones.
+                    let values = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8];
+                    bytes[place] = values[random.below(6) as usize];
+                }
+            }
+            refused += u64::from(read(&bytes, index).is_err());
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}

@@ -1,0 +1,109 @@
+"""Directories of Hugging Face: which of their files are a data set, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import forebay
+from tables import assert_equal, plain_table, walk, write_arrow
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def save(directory, tables, **more):
+    """Write what `save_to_disk` writes."""
+    directory.mkdir(parents=True)
+    names = [f"data-{number:05}-of-{len(tables):05}.arrow" for number in range(len(tables))]
+    for name, table in zip(names, tables, strict=True):
+        write_arrow(directory / name, table, "stream", None, rows=10)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train", **more}
+    (directory / "state.json").write_text(json.dumps(state))
+    (directory / "dataset_info.json").write_text("{}")
+    return directory
+
+
+def test_the_files_of_a_state_are_read_in_its_order(tmp_path):
+    table = plain_table()
+    directory = save(tmp_path / "saved", [table.slice(0, 20), table.slice(20)])
+    assert_equal(walk(forebay.open(directory)), table)
+    state = json.loads((directory / "state.json").read_text())
+    state["_data_files"].reverse()
+    (directory / "state.json").write_text(json.dumps(state))
+    assert_equal(walk(forebay.open(directory)), pa.concat_tables([table.slice(20), table.slice(0, 20)]))
+
+
+def test_saved_row_numbers_select_the_rows(tmp_path):
+    table = plain_table()
+    directory = save(tmp_path / "saved", [table], _indices_files=[{"filename": "indices.arrow"}])
+    numbers = pa.table({"indices": pa.array([30, 2, 7], pa.uint64())})
+    write_arrow(directory / "indices.arrow", numbers, "stream", None, rows=10)
+    assert_equal(walk(forebay.open(directory)), table.take([30, 2, 7]))
+
+
+def test_several_splits_are_named(tmp_path, says):
+    for split in ("train", "test"):
+        save(tmp_path / "both" / split, [plain_table()])
+    (tmp_path / "both/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with says(forebay.OptionError, tmp_path / "both", tmp_path / "both/train", tmp_path / "both/test"):
+        forebay.open(tmp_path / "both")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("state.json", "{"),
+        ("state.json", "[]"),
+        ("state.json", "{}"),
+        ("state.json", '{"_data_files": [{"filename": "../secret.arrow"}]}'),
+        ("state.json", '{"_data_files": [7]}'),
+        ("dataset_dict.json", "nothing"),
+    ],
+)
+def test_a_damaged_description_is_an_error(tmp_path, name, text):
+    directory = save(tmp_path / "saved", [plain_table()])
+    (directory / name).write_text(text)
+    with pytest.raises(forebay.FormatError, match=name):
+        forebay.open(directory)
+
+
+def test_a_repository_with_one_split_is_opened(tmp_path):
+    table = plain_table()
+    inside = tmp_path / "repository/data"
+    inside.mkdir(parents=True)
+    (tmp_path / "repository/README.md").write_text("a data set")
+    (tmp_path / "repository/.gitattributes").write_text("")
+    for number, part in enumerate([table.slice(0, 30), table.slice(30)]):
+        pq.write_table(part, inside / f"train-{number:05}-of-00002.parquet")
+    assert_equal(walk(forebay.open(tmp_path / "repository")), table)
+
+
+def test_a_repository_with_several_splits_or_a_missing_shard_is_refused(tmp_path, says):
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        pq.write_table(plain_table(), tmp_path / f"{name}.parquet")
+    with says(forebay.OptionError, tmp_path / "train-*.parquet", tmp_path / "test-00000-of-00001.parquet"):
+        forebay.open(tmp_path)
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    (tmp_path / "train-00000-of-00002.parquet").unlink()
+    with says(forebay.FormatError, tmp_path, 2, 1):
+        forebay.open(tmp_path)
+
+
+def test_the_cache_of_the_library_has_the_files_of_its_split(tmp_path):
+    table = plain_table()
+    info = {"dataset_name": "things", "splits": {"train": {"name": "train"}}}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    write_arrow(tmp_path / "cache-0123456789abcdef.arrow", table.slice(5), "stream", None, rows=10)
+    for number, part in enumerate([table.slice(0, 30), table.slice(30)]):
+        write_arrow(tmp_path / f"things-train-{number:05}-of-00002.arrow", part, "stream", None, rows=10)
+    assert_equal(walk(forebay.open(tmp_path)), table)
+
+
+def test_other_directories_are_what_they_were(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat/1.jpg").write_bytes(b"\xff\xd8\xff")
+    assert forebay.open(tmp_path).format == "folder"
+    pq.write_table(plain_table(), tmp_path / "cat/a.parquet")
+    assert forebay.open(tmp_path, format="folder").format == "folder"
