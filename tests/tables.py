@@ -58,7 +58,7 @@ COLUMNS = {
     "duration": pa.array(numbers("int64"), pa.duration("us")),
     "date32": pa.array([datetime.date(2020, 1, 1 + number % 28) for number in range(ROWS)]),
     "date64": pa.array([datetime.date(2020, 1, 1 + number % 28) for number in range(ROWS)], pa.date64()),
-    "time32": pa.array(numbers("int32"), pa.time32("s")),
+    "time32": pa.array(numbers("int32"), pa.time32("ms")),
     "time64": pa.array(numbers("int64"), pa.time64("ns")),
     "dictionary": pa.array([TEXTS[number % 7] for number in range(ROWS)]).dictionary_encode(),
     "dictionary_of_numbers": pa.array(numbers("float64") % 5).dictionary_encode(),

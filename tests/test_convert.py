@@ -370,7 +370,7 @@ def rows(dataset):
     ]
 
 
-@pytest.mark.parametrize("between", ["lmdb", "tfrecord", "recordio", "tar", "folder"])
+@pytest.mark.parametrize("between", ["lmdb", "tfrecord", "recordio", "tar", "folder", "arrow", "parquet"])
 @pytest.mark.parametrize("first", ["lmdb", "tfrecord", "recordio", "tar", "folder"])
 def test_records_come_back_from_every_format(tmp_path, records, first, between):
     path, values = records
@@ -582,3 +582,27 @@ def test_what_delivers_fewer_samples_than_it_says_makes_no_file(tmp_path, says):
     with says(FormatError, 11, 10):
         convert(source, tmp_path / "a.npy")
     assert not (tmp_path / "a.npy").exists()
+
+
+@pytest.mark.parametrize("between", ["arrow", "parquet"])
+def test_tables_keep_types_and_shapes(tmp_path, between):
+    arrays = {
+        "x": np.arange(SAMPLES * 6, dtype=np.float32).reshape(SAMPLES, 3, 2),
+        "y": np.arange(SAMPLES) - 9,
+        "flag": np.arange(SAMPLES) % 3 == 0,
+        "time": np.arange(SAMPLES).astype("M8[ms]"),
+        "key": np.array([bytes([number, 1, 2]) for number in range(SAMPLES)], "V3"),
+    }
+    done = convert(NumpySource(arrays), tmp_path / f"a.{between}")
+    assert (done.format, done.samples, done.notes) == (between, SAMPLES, [])
+    found = forebay.open(tmp_path / f"a.{between}")
+    assert all(
+        equal(sample, {name: array[number] for name, array in arrays.items()})
+        for number, sample in enumerate(found)
+    )
+
+
+@pytest.mark.parametrize("between", ["arrow", "parquet"])
+def test_a_table_says_what_it_cannot_hold(tmp_path, says, between):
+    with says(OptionError, between, ">i4", "x"):
+        convert(NumpySource({"x": np.zeros(3, ">i4")}), tmp_path / f"a.{between}")

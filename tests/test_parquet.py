@@ -64,8 +64,8 @@ def test_every_type_comes_out_as_pyarrow_reads_it(tmp_path, name):
 )
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_every_way_of_writing_is_read(tmp_path, options, rows):
-    names = ["text", "label", "bool", "list", "timestamp_ns", "struct"]
-    table = plain_table().select(names).append_column("ratio", COLUMNS["float32"])
+    table = plain_table().select(["text", "label", "bool", "list", "struct"])
+    table = table.append_column("ratio", COLUMNS["float32"]).append_column("time", COLUMNS["timestamp_ms"])
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=rows, **options)
     assert_equal(walk(forebay.open(tmp_path / "a.parquet"), "shuffle"), table)
 

@@ -128,23 +128,14 @@ def open(
 
 
 def _files(paths: list[str], format: str | None) -> tuple[list[str], list[str]]:
-    """Return paths with the files of Hugging Face's directories in their place.
-
-    Files of row numbers come second.
-    """
-    if format not in (None, "arrow", "parquet"):
+    """Return the paths, or the files of a directory of Hugging Face; then files of row numbers."""
+    # One question for one path; many files on shared storage would take minutes.
+    if len(paths) != 1 or format not in (None, "arrow", "parquet"):
         return paths, []
     from forebay._formats.huggingface_directory import data_files
 
-    found = [(path, data_files(path)) for path in paths]
-    indices = [name for _, files in found if files is not None for name in files.indices]
-    if indices and len(paths) > 1:
-        raise option_error(
-            f"forebay.open: {paths[0]} and {len(paths) - 1} more: a directory with row numbers is opened alone",
-            "dataset.flatten_indices() of the library datasets writes the rows in their order",
-        )
-    expanded = [[path] if files is None else files.paths for path, files in found]
-    return [path for names in expanded for path in names], indices
+    found = data_files(paths[0])
+    return (paths, []) if found is None else (found.paths, found.indices)
 
 
 def _row_numbers(paths: list[str]) -> Any:

@@ -12,11 +12,13 @@ guide.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from forebay._adapters.converted import state_at_start
 from forebay._adapters.loaders import Source, loader_for
 from forebay._adapters.require import require
 from forebay._core import option_error
@@ -49,6 +51,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         super().__init__()
         self.loader, self._batches = loader, batches
         self._state_dict: dict[str, Any] | None = None
+        self._initial = ""
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield a key and a dictionary of field name to value.
@@ -58,41 +61,30 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         OptionError
             If ``sample=`` or ``batch=`` make something other than dictionaries of the batches.
         """
-        state = self._state_dict or {"loader": None, "taken": 0}
-        resumed, skipped = state["loader"], state["taken"]
-        if resumed:
-            self.loader.load_state_dict(resumed)
-        before = resumed or self.loader.state_dict()
+        state = self._state_dict or self._init_state_dict()
+        before, skipped = state["loader"], state["taken"]
+        if (before, skipped) != (self._initial, 0):
+            self.loader.load_state_dict(json.loads(before))
         for step, batch in enumerate(self.loader):
             if not isinstance(batch, Mapping):
                 raise option_error(
                     f"forebay.huggingface: expected batches that are dictionaries, found {type(batch).__name__}",
                     "return a dictionary from sample= and batch=",
                 )
-            after = self.loader.state_dict()
+            after = json.dumps(self.loader.state_dict())
             count = 1 if self._batches else len(next(iter(batch.values())))
             for place in range(skipped, count):
                 is_last = place + 1 == count
-                self._keep(after if is_last else before, 0 if is_last else place + 1)
+                state.update(loader=after if is_last else before, taken=0 if is_last else place + 1)
                 yield f"{step}_{place}", dict(batch) if self._batches else _row(batch, place)
             before, skipped = after, 0
-        # The next iteration is the next epoch.
-        self._keep(None, 0)
-
-    def _keep(self, state: dict[str, Any] | None, taken: int) -> None:
-        """Note the state of what is yielded next; the data set refers to this very dictionary."""
-        if self._state_dict is not None:
-            self._state_dict.update(loader=state, taken=taken)
 
     def _init_state_dict(self) -> dict[str, Any]:
-        self._state_dict = {"loader": None, "taken": 0, "type": type(self).__name__}
+        """Make the dictionary that the data set refers to, fills from a state, and returns."""
+        # As text: the library merges dictionaries key by key.
+        self._initial = json.dumps(state_at_start(self.loader))
+        self._state_dict = {"loader": self._initial, "taken": 0, "type": type(self).__name__}
         return self._state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Go to the position of a state."""
-        found = self._init_state_dict()
-        found.update(loader=state_dict["loader"], taken=state_dict["taken"])
-        return found
 
     @property
     def num_shards(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from forebay._iteration import Position
 from forebay.loader import Loader
 
-__all__ = ["ConvertedLoader", "position_of"]
+__all__ = ["ConvertedLoader", "position_of", "state_at_start"]
 
 T = TypeVar("T")
 
@@ -21,6 +21,13 @@ def position_of(loader: Loader) -> Position:
     """Return the position of the batch that the loader delivered last."""
     epoch, step, _ = loader._progress.place
     return Position(epoch, step - 1)
+
+
+def state_at_start(loader: Loader) -> dict[str, Any]:
+    """Return the state before the first batch of the next iteration of the loader."""
+    epoch, step, begun = loader._progress.place
+    # An epoch that was broken off counts.
+    return loader._states.at(epoch + 1, 0) if begun else loader._states.at(epoch, step)
 
 
 class ConvertedLoader(Generic[T]):

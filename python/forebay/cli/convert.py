@@ -63,9 +63,10 @@ def command(
 ) -> None:
     """Write the samples of DATASET, in order, to TARGET in another format.
 
-    Formats: lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw, folder. The command fails before it
-    writes if TARGET cannot hold the samples, and reports what TARGET stores differently, such as a
-    shape. It creates TARGET under a temporary name and renames it when it is complete.
+    Formats: lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw, arrow, parquet, folder. The command
+    fails before it writes if TARGET cannot hold the samples, and reports what TARGET stores
+    differently, such as a shape. It creates TARGET under a temporary name and renames it when it is
+    complete.
 
     The command compares every checksum in DATASET. A bad sample is an error that names file, sample
     and offset. `--bad-samples skip` leaves bad samples out and lists them.

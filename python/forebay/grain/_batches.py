@@ -10,7 +10,7 @@ from typing import Any
 
 import grain
 
-from forebay._adapters.converted import position_of
+from forebay._adapters.converted import position_of, state_at_start
 from forebay._adapters.loaders import Source, loader_for
 from forebay._iteration import Position
 from forebay.loader import Loader
@@ -52,8 +52,7 @@ class BatchIterator(grain.DatasetIterator):  # type: ignore[misc]
         """Return the state after the batch that was delivered last; JSON can hold it."""
         if self._position is not None:
             return self._loader.state_at(self._position)
-        epoch, step, begun = self._loader._progress.place
-        return self._loader._states.at(epoch + 1, 0) if begun else self._loader._states.at(epoch, step)
+        return state_at_start(self._loader)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to the position of a state.

@@ -27,6 +27,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "npy": (".npy",),
     "npz": (".npz",),
     "raw": (".bin", ".raw"),
+    "arrow": (".arrow", ".feather"),
+    "parquet": (".parquet",),
     "folder": (),
 }
 """Formats that are written, and by which suffixes they are known; a folder has none."""
