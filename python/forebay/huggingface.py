@@ -78,6 +78,8 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
                 state.update(loader=after if is_last else before, taken=0 if is_last else place + 1)
                 yield f"{step}_{place}", dict(batch) if self._batches else _row(batch, place)
             before, skipped = after, 0
+        # The rest of this epoch is empty: go on with the next one.
+        state.update(loader=json.dumps(state_at_start(self.loader)), taken=0)
 
     def _init_state_dict(self) -> dict[str, Any]:
         """Make the dictionary that the data set refers to, fills from a state, and returns."""

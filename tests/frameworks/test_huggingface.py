@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -142,25 +143,31 @@ def test_batches_are_dictionaries_of_arrays(path, options):
     assert [int(row[0]) for batch in found for row in batch["box"]] == expected(path, options, 1)[0]
 
 
-@pytest.mark.parametrize("batches", [False, True])
-@pytest.mark.parametrize("taken", [0, 1, 8, 11, 12, 40])
+@pytest.mark.parametrize(
+    ("batches", "taken"),
+    [(False, taken) for taken in (0, 1, 8, 11, 12, 95)] + [(True, taken) for taken in (0, 1, 11)],
+)
 def test_a_state_resumes_with_the_next_item(path, options, taken, batches):
-    def values(item):
-        return np.asarray(item["box"]).tolist()
+    def made(name):
+        return forebay.huggingface.dataset(path, 8, batches=batches, **options, name=name)
 
-    found = forebay.huggingface.dataset(path, 8, batches=batches, **options)
-    items = iter(found)
-    begun = [values(item) for item, _ in zip(items, range(min(taken, 12 if batches else 96)), strict=False)]
+    def values(items):
+        return [np.asarray(item["box"]).tolist() for item in items]
+
+    found = made("found")
+    begun = values(itertools.islice(found, taken))
     state = json.loads(json.dumps(found.state_dict()))
-    whole = [
-        values(item)
-        for item in forebay.huggingface.dataset(path, 8, batches=batches, **options, name="whole")
-    ]
-    again = forebay.huggingface.dataset(path, 8, batches=batches, **options, name="again")
+    again = made("again")
     again.load_state_dict(state)
-    rest = [values(item) for item in again]
-    if len(begun) < len(whole):
-        assert begun[: len(whole)] + rest[-(len(whole) - len(begun)) :] == whole
+    assert begun + values(again) == values(made("whole"))
+
+
+def test_a_state_after_the_last_item_is_that_of_the_next_epoch(path, options):
+    found = forebay.huggingface.dataset(path, 8, **options)
+    numbers(found)
+    again = forebay.huggingface.dataset(path, 8, **options, name="again")
+    again.load_state_dict(found.state_dict())
+    assert numbers(again) == expected(path, options, 2)[1]
 
 
 def test_functions_of_the_library_keep_the_state(path, options):
