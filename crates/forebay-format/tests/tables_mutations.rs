@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::{Error, Index, arrow, parquet};
-use forebay_types::{CodecChain, Located, Piece, SampleId};
+use forebay_types::{CodecChain, Located, Piece, SampleId, Slice};
 use support::lmdb_writer::Random;
 
 /// Rows of each golden file.
@@ -56,12 +56,61 @@ fn read(file: &[u8], index: IndexOf) -> Result<u64, Error> {
     Ok(index.samples())
 }
 
+/// The bytes of each column of a row, as `scripts/golden_tables.py` chose the values.
+fn expected(row: u64) -> Vec<Vec<u8>> {
+    vec![
+        (row as i16).to_le_bytes().to_vec(),
+        row.to_string().repeat(row as usize % 4).into_bytes(),
+        vec![u8::from(row % 3 == 0)],
+        (0..(row % 3) as i32).flat_map(i32::to_le_bytes).collect(),
+        [row as f32, -(row as f32)].into_iter().flat_map(f32::to_le_bytes).collect(),
+        vec![b"ab"[row as usize % 2]],
+        vec![row as u8; row as usize],
+        row.to_le_bytes().to_vec(),
+    ]
+}
+
+/// The bytes of each column of a row, decoded.
+fn columns(file: &[u8], index: &Index, row: u64) -> Vec<Vec<u8>> {
+    let mut located = Located::default();
+    index.locate(&[SampleId(row)], &mut located).expect("a row");
+    let decoded = |number: u32| {
+        let unit = &located.units()[number as usize];
+        let encoded: Vec<u8> = located.pieces()[located.unit_pieces(number)]
+            .iter()
+            .flat_map(|piece| match piece {
+                Piece::Extent(extent) => &file[extent.offset as usize..extent.end() as usize],
+                Piece::Literal { .. } => panic!("bytes that are in no file"),
+            })
+            .copied()
+            .collect();
+        let mut bytes = vec![0; unit.decoded_bytes as usize];
+        index.decode_unit(unit.codecs, &encoded, &mut bytes).expect("sound units");
+        bytes
+    };
+    (0..located.columns())
+        .map(|column| {
+            let slices = located.slices(0, column);
+            let bytes = |slice: &Slice| {
+                decoded(slice.unit)[slice.offset as usize..][..slice.length as usize].to_vec()
+            };
+            slices.iter().flat_map(bytes).collect()
+        })
+        .collect()
+}
+
 #[test]
-fn sound_tables_have_all_rows() {
+fn sound_tables_have_all_rows_with_their_values() {
     let files = golden();
     assert_eq!(files.len(), 12);
     for (name, bytes, index) in files {
         assert_eq!(read(&bytes, index).expect(&name), ROWS, "{name}");
+        let index = Index::from_bytes(Arc::new(index(bytes.clone()).expect(&name)), 0).expect(&name);
+        let names: Vec<&str> = index.fields().iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["number", "text", "flag", "list", "pair", "label", "image", "time"], "{name}");
+        for row in 0..ROWS {
+            assert_eq!(columns(&bytes, &index, row), expected(row), "{name}, row {row}");
+        }
     }
 }
 
