@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 
+use super::buffers::Buffers;
 use super::flatbuffer::{Malformed, Table};
 use super::leaf::{Leaf, Level, LevelKind};
 use super::message::broken;
 use super::schema::DictionaryIndex;
 use crate::Error;
-use crate::codec::{self, Codec};
+use crate::codec::Codec;
 use crate::container::columns::null_error;
 use crate::file::Input;
 use crate::index::sidecar::{Entry, Writer};
@@ -25,16 +26,11 @@ pub(super) type Dictionaries = HashMap<(usize, i64), Vec<(u8, u64, u64)>>;
 
 /// A batch, described.
 pub(super) struct Batch<'a> {
-    input: &'a Input,
-    /// Start of its message, for errors.
-    at: u64,
+    buffers: Buffers<'a>,
     /// First row in the file, for errors.
     first_row: u64,
     pub(super) rows: u64,
     nodes: Vec<Node>,
-    /// Places in the file \[bytes\].
-    buffers: Vec<(u64, u64)>,
-    compression: Option<Codec>,
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +138,7 @@ impl<'a> Batch<'a> {
             Ok((rows, nodes, buffers, compression))
         };
         let (rows, nodes, buffers, compression) = read().map_err(broken(input, at))?;
-        Ok(Self { input, at, first_row, rows, nodes, buffers, compression })
+        Ok(Self { buffers: Buffers { input, at, places: buffers, compression }, first_row, rows, nodes })
     }
 
     /// Where the values of a column are. Compressed ones become units of `column`.
@@ -162,14 +158,15 @@ impl<'a> Batch<'a> {
                 (LevelKind::Struct, span) => span,
                 (LevelKind::FixedList { length }, Span::Even { first, per }) => {
                     let product = |number: u64| number.checked_mul(*length);
-                    let (first, per) = product(first)
-                        .zip(product(per))
-                        .ok_or_else(|| self.wrong(name, "items", "fewer", "a number that overflows"))?;
+                    let (first, per) = product(first).zip(product(per)).ok_or_else(|| {
+                        self.buffers.wrong(name, "items", "fewer", "a number that overflows")
+                    })?;
                     Span::Even { first, per }
                 }
                 (LevelKind::List { is_large, length }, Span::Even { first, per }) => {
                     let items = self.items(first, per, name)?;
-                    let offsets = self.offsets(name, node.first_buffer + 1, *is_large, first, items)?;
+                    let offsets =
+                        self.buffers.offsets(name, node.first_buffer + 1, *is_large, first, items)?;
                     match length {
                         None => Span::Ranges(offsets),
                         Some(length) => {
@@ -181,7 +178,7 @@ impl<'a> Batch<'a> {
                                     offsets[odd + 1] - offsets[odd],
                                     self.first_row + odd as u64 / per.max(1)
                                 );
-                                return Err(self.wrong(
+                                return Err(self.buffers.wrong(
                                     name,
                                     "length of lists",
                                     format!("{length} each"),
@@ -190,7 +187,7 @@ impl<'a> Batch<'a> {
                             }
                             let product = per.checked_mul(*length);
                             let per = product.ok_or_else(|| {
-                                self.wrong(name, "items", "fewer", "a number that overflows")
+                                self.buffers.wrong(name, "items", "fewer", "a number that overflows")
                             })?;
                             Span::Even { first: offsets[0], per }
                         }
@@ -210,7 +207,8 @@ impl<'a> Batch<'a> {
                     return self.values(name, node.first_buffer + 1, bits, span, (column, writer));
                 }
                 (LevelKind::Binary { is_large }, Span::Even { first, per: 1 }) => {
-                    let offsets = self.offsets(name, node.first_buffer + 1, *is_large, first, self.rows)?;
+                    let offsets =
+                        self.buffers.offsets(name, node.first_buffer + 1, *is_large, first, self.rows)?;
                     let strings = Span::Ranges(offsets);
                     return self.values(name, node.first_buffer + 2, (1, None), strings, (column, writer));
                 }
@@ -231,25 +229,25 @@ impl<'a> Batch<'a> {
             Span::Ranges(ranges) => ranges.last().copied().unwrap_or(0),
         };
         if node.length < needed {
-            return Err(self.wrong(name, "length", format!("{needed} items"), node.length));
+            return Err(self.buffers.wrong(name, "length", format!("{needed} items"), node.length));
         }
         if node.nulls == 0 {
             return Ok(());
         }
-        let validity = self.bytes(name, node.first_buffer, node.length.div_ceil(8))?;
+        let validity = self.buffers.bytes(name, node.first_buffer, node.length.div_ceil(8))?;
         let is_null = |item: &u64| validity[(item / 8) as usize] >> (item % 8) & 1 == 0;
         let Some(item) = (0..node.length).find(is_null) else { return Ok(()) };
         let row = match span {
             Span::Even { first, per } => item.saturating_sub(*first) / (*per).max(1),
             Span::Ranges(ranges) => ranges.partition_point(|start| *start <= item).saturating_sub(1) as u64,
         };
-        Err(null_error(self.input, name, self.first_row + row))
+        Err(null_error(self.buffers.input, name, self.first_row + row))
     }
 
     /// Number of items of all rows, `per` for each, after item `first`.
     fn items(&self, first: u64, per: u64, name: &str) -> Result<u64, Error> {
         let items = self.rows.checked_mul(per).filter(|items| first.checked_add(*items).is_some());
-        items.ok_or_else(|| self.wrong(name, "items", "fewer", "a number that overflows"))
+        items.ok_or_else(|| self.buffers.wrong(name, "items", "fewer", "a number that overflows"))
     }
 
     /// Where values of one width, or the bytes of strings, are; `undo` follows the decompression.
@@ -284,13 +282,18 @@ impl<'a> Batch<'a> {
         (column, writer): (usize, &mut Writer),
     ) -> Result<(u8, u64), Error> {
         let wanted = if undo.is_some() { Some(items.div_ceil(8)) } else { items.checked_mul(item_bytes) };
-        let wanted = wanted.ok_or_else(|| self.wrong(name, "items", "fewer", items))?;
+        let wanted = wanted.ok_or_else(|| self.buffers.wrong(name, "items", "fewer", items))?;
         if wanted == 0 {
             return Ok((IN_FILE, 0));
         }
-        let (place, codec, stored_bytes) = self.stored(name, buffer)?;
+        let (place, codec, stored_bytes) = self.buffers.stored(name, buffer)?;
         if stored_bytes < wanted {
-            return Err(self.wrong(name, "length of the values", format!("{wanted} bytes"), stored_bytes));
+            return Err(self.buffers.wrong(
+                name,
+                "length of the values",
+                format!("{wanted} bytes"),
+                stored_bytes,
+            ));
         }
         let chain: Vec<Codec> = codec.iter().cloned().chain(undo.clone()).collect();
         if chain.is_empty() {
@@ -301,82 +304,6 @@ impl<'a> Batch<'a> {
         let decoded_bytes = if undo.is_some() { stored_bytes.saturating_mul(8) } else { stored_bytes };
         let start = writer.push_unit(column, (place.0, length), &chain, decoded_bytes, self.rows);
         Ok((IN_UNIT, start))
-    }
-
-    /// Place of a buffer's bytes in the file, what they are compressed with, and their length
-    /// without that.
-    fn stored(&self, name: &str, buffer: usize) -> Result<((u64, u64), Option<Codec>, u64), Error> {
-        let (offset, length) = self.buffers[buffer];
-        let Some(codec) = self.compression.clone().filter(|_| length > 0) else {
-            return Ok(((offset, length), None, length));
-        };
-        // The length without compression comes first; -1: the bytes are stored.
-        let mut prefix = [0; 8];
-        let rest = length.checked_sub(prefix.len() as u64);
-        let rest = rest.ok_or_else(|| self.wrong(name, "compressed buffer", "8 bytes or more", length))?;
-        self.input.read(offset, &mut prefix, "length of a compressed buffer")?;
-        let place = (offset + prefix.len() as u64, rest);
-        let bytes = i64::from_le_bytes(prefix);
-        if bytes == -1 {
-            return Ok((place, None, rest));
-        }
-        let decoded = u64::try_from(bytes).ok();
-        let decoded =
-            decoded.filter(|decoded| codec::is_plausible(std::slice::from_ref(&codec), rest, *decoded));
-        let expected = || format!("what {rest} bytes become");
-        let decoded =
-            decoded.ok_or_else(|| self.wrong(name, "length of a compressed buffer", expected(), bytes))?;
-        Ok((place, Some(codec), decoded))
-    }
-
-    /// The first `wanted` bytes of a buffer.
-    fn bytes(&self, name: &str, buffer: usize, wanted: u64) -> Result<Vec<u8>, Error> {
-        let (place, codec, stored_bytes) = self.stored(name, buffer)?;
-        if stored_bytes < wanted {
-            return Err(self.wrong(name, "length of a buffer", format!("{wanted} bytes"), stored_bytes));
-        }
-        let mut encoded = self.room(name, if codec.is_some() { place.1 } else { wanted })?;
-        self.input.read(place.0, &mut encoded, "a buffer of an Arrow batch")?;
-        let Some(codec) = codec else { return Ok(encoded) };
-        let mut decoded = self.room(name, stored_bytes)?;
-        codec::decode(&[codec], &encoded, &mut decoded).map_err(|error| {
-            self.input.corrupt(place.0, format!("buffer of column {name:?}"), "what was compressed", error)
-        })?;
-        Ok(decoded)
-    }
-
-    fn room(&self, name: &str, bytes: u64) -> Result<Vec<u8>, Error> {
-        let mut room = Vec::new();
-        let reserved = room.try_reserve_exact(bytes as usize);
-        reserved.map_err(|_| self.wrong(name, "length of a buffer", "what memory holds", bytes))?;
-        room.resize(bytes as usize, 0);
-        Ok(room)
-    }
-
-    /// The bounds of `count` lists or strings, after the first `first` ones.
-    fn offsets(
-        &self,
-        name: &str,
-        buffer: usize,
-        is_large: bool,
-        first: u64,
-        count: u64,
-    ) -> Result<Vec<u64>, Error> {
-        if count == 0 {
-            return Ok(vec![0]);
-        }
-        let width = if is_large { 8 } else { 4 };
-        let needed = first.checked_add(count).and_then(|end| end.checked_add(1)?.checked_mul(width));
-        let needed = needed.ok_or_else(|| self.wrong(name, "offsets", "fewer", count))?;
-        let bytes = self.bytes(name, buffer, needed)?;
-        let bytes = &bytes[(first * width) as usize..needed as usize];
-        let offsets: Option<Vec<u64>> = if is_large {
-            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i64::from_le_bytes(*bytes)).ok()).collect()
-        } else {
-            bytes.as_chunks().0.iter().map(|bytes| u64::try_from(i32::from_le_bytes(*bytes)).ok()).collect()
-        };
-        let sorted = offsets.filter(|offsets| offsets.is_sorted());
-        sorted.ok_or_else(|| self.wrong(name, "offsets", "ascending ones from 0 on", "others"))
     }
 
     /// The places of the entries of a dictionary that rows refer to.
@@ -390,8 +317,8 @@ impl<'a> Batch<'a> {
     ) -> Result<Places, Error> {
         let width = u64::from(width);
         let needed = (first + self.rows).checked_mul(width);
-        let needed = needed.ok_or_else(|| self.wrong(name, "indices", "fewer", self.rows))?;
-        let bytes = self.bytes(name, buffer, needed)?;
+        let needed = needed.ok_or_else(|| self.buffers.wrong(name, "indices", "fewer", self.rows))?;
+        let bytes = self.buffers.bytes(name, buffer, needed)?;
         let mut places = Vec::with_capacity(self.rows as usize);
         for (row, number) in
             bytes[(first * width) as usize..needed as usize].chunks_exact(width as usize).enumerate()
@@ -404,14 +331,10 @@ impl<'a> Batch<'a> {
                 usize::try_from(index).ok().filter(|_| !is_negative).and_then(|index| entries.get(index));
             let row = self.first_row + row as u64;
             let expected = || format!("below {}", entries.len());
-            places.push(
-                *entry.ok_or_else(|| self.wrong(name, &format!("entry of row {row}"), expected(), index))?,
-            );
+            places.push(*entry.ok_or_else(|| {
+                self.buffers.wrong(name, &format!("entry of row {row}"), expected(), index)
+            })?);
         }
         Ok(Places::Each(places))
-    }
-
-    fn wrong(&self, name: &str, what: &str, expected: impl ToString, found: impl ToString) -> Error {
-        self.input.corrupt(self.at, format!("{what} of column {name:?}"), expected, found)
     }
 }

@@ -1,14 +1,15 @@
 //! Arrow: files and streams of record batches, read in place.
 //!
 //! [`message`] finds the schema and the messages, with [`flatbuffer`] for their metadata, and
-//! [`mod@schema`] the types. [`leaf`] makes columns of the fields, [`mod@batch`] places of the buffers
-//! of a batch. Read are metadata, offsets of strings and lists, indices of dictionaries, and maps
-//! of nulls; values only if they are dictionaries' indices. The layout, types and what is refused:
+//! [`mod@schema`] the types. [`leaf`] makes columns of the fields, [`mod@batch`] places of the
+//! [`buffers`] of a batch. Read are metadata, offsets of strings and lists, indices of dictionaries,
+//! and maps of nulls; no other values. The layout, types and what is refused:
 //! `docs/formats/arrow.md`.
 //!
 //! All input is untrusted: every offset is checked before use, and every step goes forward.
 
 mod batch;
+mod buffers;
 mod embedded;
 mod flatbuffer;
 mod leaf;
