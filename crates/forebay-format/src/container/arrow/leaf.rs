@@ -120,7 +120,10 @@ fn is_encoded_file(field: &SchemaField) -> bool {
     let [first, second] = &field.children[..] else { return false };
     let is_binary = |field: &SchemaField| matches!(field.kind, Kind::Binary { .. });
     let named = |name: &str| [first, second].into_iter().find(|field| field.name == name);
-    named("bytes").is_some_and(is_binary) && named("path").is_some_and(is_binary)
+    // Where no row has a path, its type may be that of nulls.
+    let is_path =
+        |field: &SchemaField| is_binary(field) || matches!(field.kind, Kind::Other { name: "null", .. });
+    named("bytes").is_some_and(is_binary) && named("path").is_some_and(is_path)
 }
 
 /// The column of a field without structures, or what is not read.

@@ -179,8 +179,10 @@ fn is_encoded_file(group: &Type) -> bool {
     let [first, second] = group.get_fields() else { return false };
     let is_binary = |field: &Type| !field.is_group() && field.get_physical_type() == Physical::BYTE_ARRAY;
     let named = |name: &str| [first, second].into_iter().find(|field| field.name() == name);
+    // Where no row has a path, its type may be that of nulls.
+    let is_null = |field: &Type| field.get_basic_info().logical_type_ref() == Some(&LogicalType::Unknown);
     named("bytes").is_some_and(|field| is_binary(field))
-        && named("path").is_some_and(|field| is_binary(field))
+        && named("path").is_some_and(|field| is_binary(field) || is_null(field))
 }
 
 /// Type, numpy's name for it, and length of a value [bytes]; 0 for byte strings.
