@@ -61,7 +61,7 @@ fn expected(row: u64) -> Vec<Vec<u8>> {
     vec![
         (row as i16).to_le_bytes().to_vec(),
         row.to_string().repeat(row as usize % 4).into_bytes(),
-        vec![u8::from(row % 3 == 0)],
+        vec![u8::from(row.is_multiple_of(3))],
         (0..(row % 3) as i32).flat_map(i32::to_le_bytes).collect(),
         [row as f32, 0.0 - row as f32].into_iter().flat_map(f32::to_le_bytes).collect(),
         vec![b"ab"[row as usize % 2]],

@@ -50,8 +50,8 @@ pub struct ParquetColumn {
 
 /// What a batch of records holds besides its values.
 pub(crate) struct Records<'a> {
-    /// Records that begin in the batch, and values in it.
-    pub(crate) records: usize,
+    /// Rows that begin in the batch, and values in it.
+    pub(crate) rows: usize,
     pub(crate) values: usize,
     /// Levels; empty where a column has none.
     pub(crate) definition: &'a [i16],
@@ -162,10 +162,10 @@ fn read_values<T: DataType>(
         values.clear();
         definition.clear();
         repetition.clear();
-        let (records, count, levels) = reader
+        let (rows, count, levels) = reader
             .read_records(BATCH_RECORDS, Some(&mut definition), Some(&mut repetition), &mut values)
             .map_err(wrong)?;
-        if records == 0 && levels == 0 {
+        if rows == 0 && levels == 0 {
             return Ok(());
         }
         for value in &values[..count] {
@@ -175,7 +175,7 @@ fn read_values<T: DataType>(
             sink.value(kept.ok_or_else(|| wrong(format!("a value of {} bytes", bytes.len())))?)?;
         }
         let (definition, repetition) = (&definition[..], &repetition[..]);
-        sink.records(&Records { records, values: count, definition, repetition })?;
+        sink.records(&Records { rows, values: count, definition, repetition })?;
     }
 }
 

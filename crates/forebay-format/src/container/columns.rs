@@ -20,8 +20,8 @@ pub(super) fn choose<T>(
     };
     let mut names: Vec<&str> = offered.iter().map(|(name, ..)| name.as_str()).collect();
     names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let found = format!("two of them are named {:?}", pair[0]);
+    if let Some([name, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let found = format!("two of them are named {name:?}");
         return Err(input.unsupported("a table whose columns share a name", found, "rename one of them"));
     }
     let wanted: Vec<usize> = if fields.is_empty() {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Stored};
 use super::flatbuffer::{Malformed, Table};
 use super::leaf::{Leaf, Level, LevelKind};
 use super::message::broken;
@@ -203,7 +203,7 @@ impl<'a> Batch<'a> {
                     );
                 }
                 (LevelKind::Bool, span) => {
-                    let bits = (1, Some(Codec::Bits));
+                    let bits = (1, Some(&Codec::Bits));
                     return self.values(name, node.first_buffer + 1, bits, span, (column, writer));
                 }
                 (LevelKind::Binary { is_large }, Span::Even { first, per: 1 }) => {
@@ -255,7 +255,7 @@ impl<'a> Batch<'a> {
         &self,
         name: &str,
         buffer: usize,
-        (item_bytes, undo): (u64, Option<Codec>),
+        (item_bytes, undo): (u64, Option<&Codec>),
         span: Span,
         (column, writer): (usize, &mut Writer),
     ) -> Result<Places, Error> {
@@ -278,7 +278,7 @@ impl<'a> Batch<'a> {
         name: &str,
         buffer: usize,
         (items, item_bytes): (u64, u64),
-        undo: Option<Codec>,
+        undo: Option<&Codec>,
         (column, writer): (usize, &mut Writer),
     ) -> Result<(u8, u64), Error> {
         let wanted = if undo.is_some() { Some(items.div_ceil(8)) } else { items.checked_mul(item_bytes) };
@@ -286,7 +286,7 @@ impl<'a> Batch<'a> {
         if wanted == 0 {
             return Ok((IN_FILE, 0));
         }
-        let (place, codec, stored_bytes) = self.buffers.stored(name, buffer)?;
+        let Stored { place, codec, decoded_bytes: stored_bytes } = self.buffers.stored(name, buffer)?;
         if stored_bytes < wanted {
             return Err(self.buffers.wrong(
                 name,
@@ -295,7 +295,7 @@ impl<'a> Batch<'a> {
                 stored_bytes,
             ));
         }
-        let chain: Vec<Codec> = codec.iter().cloned().chain(undo.clone()).collect();
+        let chain: Vec<Codec> = codec.iter().chain(undo).cloned().collect();
         if chain.is_empty() {
             return Ok((IN_FILE, place.0));
         }

@@ -15,17 +15,22 @@ pub(super) struct Buffers<'a> {
     pub(super) compression: Option<Codec>,
 }
 
+/// How a buffer is stored.
+pub(super) struct Stored {
+    /// Start and length of its bytes in the file \[bytes\].
+    pub(super) place: (u64, u64),
+    /// What undoes their compression.
+    pub(super) codec: Option<Codec>,
+    /// Their length without it \[bytes\].
+    pub(super) decoded_bytes: u64,
+}
+
 impl Buffers<'_> {
-    /// Place of a buffer's bytes in the file, what they are compressed with, and their length
-    /// without that.
-    pub(super) fn stored(
-        &self,
-        name: &str,
-        buffer: usize,
-    ) -> Result<((u64, u64), Option<Codec>, u64), Error> {
+    /// How a buffer is stored.
+    pub(super) fn stored(&self, name: &str, buffer: usize) -> Result<Stored, Error> {
         let (offset, length) = self.places[buffer];
         let Some(codec) = self.compression.clone().filter(|_| length > 0) else {
-            return Ok(((offset, length), None, length));
+            return Ok(Stored { place: (offset, length), codec: None, decoded_bytes: length });
         };
         // The length without compression comes first; -1: the bytes are stored.
         let mut prefix = [0; 8];
@@ -33,29 +38,28 @@ impl Buffers<'_> {
         let rest = rest.ok_or_else(|| self.wrong(name, "compressed buffer", "8 bytes or more", length))?;
         self.input.read(offset, &mut prefix, "length of a compressed buffer")?;
         let place = (offset + prefix.len() as u64, rest);
-        let bytes = i64::from_le_bytes(prefix);
-        if bytes == -1 {
-            return Ok((place, None, rest));
+        let claimed = i64::from_le_bytes(prefix);
+        if claimed == -1 {
+            return Ok(Stored { place, codec: None, decoded_bytes: rest });
         }
-        let decoded = u64::try_from(bytes).ok();
-        let decoded =
-            decoded.filter(|decoded| codec::is_plausible(std::slice::from_ref(&codec), rest, *decoded));
-        let expected = || format!("what {rest} bytes become");
-        let decoded =
-            decoded.ok_or_else(|| self.wrong(name, "length of a compressed buffer", expected(), bytes))?;
-        Ok((place, Some(codec), decoded))
+        let fits = |bytes: &u64| codec::is_plausible(std::slice::from_ref(&codec), rest, *bytes);
+        let decoded_bytes = u64::try_from(claimed).ok().filter(fits).ok_or_else(|| {
+            let expected = format!("what {rest} bytes become");
+            self.wrong(name, "length of a compressed buffer", expected, claimed)
+        })?;
+        Ok(Stored { place, codec: Some(codec), decoded_bytes })
     }
 
     /// The first `wanted` bytes of a buffer.
     pub(super) fn bytes(&self, name: &str, buffer: usize, wanted: u64) -> Result<Vec<u8>, Error> {
-        let (place, codec, stored_bytes) = self.stored(name, buffer)?;
-        if stored_bytes < wanted {
-            return Err(self.wrong(name, "length of a buffer", format!("{wanted} bytes"), stored_bytes));
+        let Stored { place, codec, decoded_bytes } = self.stored(name, buffer)?;
+        if decoded_bytes < wanted {
+            return Err(self.wrong(name, "length of a buffer", format!("{wanted} bytes"), decoded_bytes));
         }
         let mut encoded = self.room(name, if codec.is_some() { place.1 } else { wanted })?;
         self.input.read(place.0, &mut encoded, "a buffer of an Arrow batch")?;
         let Some(codec) = codec else { return Ok(encoded) };
-        let mut decoded = self.room(name, stored_bytes)?;
+        let mut decoded = self.room(name, decoded_bytes)?;
         codec::decode(&[codec], &encoded, &mut decoded).map_err(|error| {
             self.input.corrupt(place.0, format!("buffer of column {name:?}"), "what was compressed", error)
         })?;

@@ -87,11 +87,11 @@ impl Sink for Lengths<'_> {
     fn records(&mut self, records: &Records<'_>) -> Result<(), CodecError> {
         let ParquetField { definition, repetition, list_definition, .. } = *self.field;
         if repetition == 0 {
-            if records.values < records.records {
+            if records.values < records.rows {
                 let place = records.definition.iter().position(|level| *level < definition).unwrap_or(0);
                 self.null.get_or_insert(self.rows + place as u64);
             }
-            self.rows += records.records as u64;
+            self.rows += records.rows as u64;
             return Ok(());
         }
         for (place, level) in records.repetition.iter().enumerate() {
@@ -144,9 +144,9 @@ mod tests {
         repetition: &[i16],
     ) -> Result<(Vec<u64>, Option<u64>), CodecError> {
         let mut found = Lengths::new(field);
-        let records = repetition.iter().filter(|level| **level == 0).count();
+        let rows = repetition.iter().filter(|level| **level == 0).count();
         let values = definition.iter().filter(|level| **level == field.definition).count();
-        found.records(&Records { records, values, definition, repetition })?;
+        found.records(&Records { rows, values, definition, repetition })?;
         found.end()?;
         let null = found.null();
         Ok((found.bytes(), null))

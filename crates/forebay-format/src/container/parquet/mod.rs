@@ -11,7 +11,10 @@ mod schema;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
+use parquet::file::statistics::Statistics;
 
 use self::lengths::Lengths;
 use self::schema::ParquetField;
@@ -148,7 +151,7 @@ impl ParquetFile {
             repetition: field.repetition,
         };
         let what = || format!("chunk of column {:?}", field.field.name);
-        let claimed = chunk.statistics().and_then(|statistics| statistics.null_count_opt());
+        let claimed = chunk.statistics().and_then(Statistics::null_count_opt);
         let is_plain = field.item_bytes > 0 && field.repetition == 0;
         if is_plain && (chunk.num_values() as u64 != rows) {
             return Err(self.input.corrupt(place.0, what(), format!("{rows} values"), chunk.num_values()));
@@ -259,7 +262,7 @@ impl Container for ParquetFile {
         let mut description = serde_json::Map::new();
         let groups = self.metadata.row_groups();
         description.insert("row_groups".to_owned(), groups.len().into());
-        let largest = groups.iter().map(|group| group.num_rows()).max();
+        let largest = groups.iter().map(RowGroupMetaData::num_rows).max();
         description.insert("largest_row_group_rows".to_owned(), largest.into());
         if let Some(writer) = self.metadata.file_metadata().created_by() {
             description.insert("created_by".to_owned(), writer.into());
