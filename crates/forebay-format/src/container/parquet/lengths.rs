@@ -64,11 +64,13 @@ impl<'a> Lengths<'a> {
         CodecError::new("parquet", "lengths of lists", format!("{lists:?} in each row"), found)
     }
 
-    /// Checks that the last row is complete.
+    /// Checks that the last row is complete, unless a null is reported anyway.
     pub(super) fn end(&self) -> Result<(), CodecError> {
         let (lists, last) = (&self.field.lists, self.items.last());
         match last {
-            Some(items) if !lists.is_empty() && *items != lists.iter().product::<u64>() => {
+            Some(items)
+                if !lists.is_empty() && self.null.is_none() && *items != lists.iter().product::<u64>() =>
+            {
                 Err(self.wrong(format!("{items} items in row {} of the row group", self.rows - 1)))
             }
             _ => Ok(()),
