@@ -81,14 +81,16 @@ def test_a_repository_with_one_split_is_opened(tmp_path):
 
 
 def test_a_repository_with_several_splits_or_a_missing_shard_is_refused(tmp_path, says):
+    repository = tmp_path / "repository"
+    repository.mkdir()
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
-        pq.write_table(plain_table(), tmp_path / f"{name}.parquet")
-    with says(forebay.OptionError, tmp_path / "train-*.parquet", tmp_path / "test-00000-of-00001.parquet"):
-        forebay.open(tmp_path)
-    (tmp_path / "test-00000-of-00001.parquet").unlink()
-    (tmp_path / "train-00000-of-00002.parquet").unlink()
-    with says(forebay.FormatError, tmp_path, 2, 1):
-        forebay.open(tmp_path)
+        pq.write_table(plain_table(), repository / f"{name}.parquet")
+    with says(forebay.OptionError, repository / "train-*.parquet", repository / "test-00000-of-00001.parquet"):
+        forebay.open(repository)
+    (repository / "test-00000-of-00001.parquet").unlink()
+    (repository / "train-00000-of-00002.parquet").unlink()
+    with says(forebay.FormatError, repository, 2, 1):
+        forebay.open(repository)
 
 
 def test_the_cache_of_the_library_has_the_files_of_its_split(tmp_path):
@@ -102,8 +104,9 @@ def test_the_cache_of_the_library_has_the_files_of_its_split(tmp_path):
 
 
 def test_other_directories_are_what_they_were(tmp_path):
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat/1.jpg").write_bytes(b"\xff\xd8\xff")
-    assert forebay.open(tmp_path).format == "folder"
-    pq.write_table(plain_table(), tmp_path / "cat/a.parquet")
-    assert forebay.open(tmp_path, format="folder").format == "folder"
+    folder = tmp_path / "folder/cat"
+    folder.mkdir(parents=True)
+    (folder / "1.jpg").write_bytes(b"\xff\xd8\xff")
+    assert forebay.open(folder.parent).format == "folder"
+    pq.write_table(plain_table(), folder / "a.parquet")
+    assert forebay.open(folder, format="folder").format == "folder"

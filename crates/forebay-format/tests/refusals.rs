@@ -30,7 +30,7 @@ fn refusal_of(path: &Path, options: &OpenOptions) -> (String, String) {
 #[test]
 fn a_file_of_another_format_is_named() {
     let scratch = Scratch::new();
-    for (mark, name) in [(&b"PAR1"[..], "Parquet"), (b"\x8fFOREBAY", "a sidecar of Forebay")] {
+    for (mark, name) in [(&b"FEA1"[..], "Feather, version 1"), (b"\x8fFOREBAY", "a sidecar of Forebay")] {
         let path = scratch.write("data", &[mark, &[7; 5000]].concat());
         let (text, hint) = refusal(&path);
         assert!(text.ends_with(&format!("it looks like {name}")), "{text}");
