@@ -1,10 +1,10 @@
 //! Arrow: files and streams of record batches, read in place.
 //!
 //! [`message`] finds the schema and the messages, with [`flatbuffer`] for their metadata, and
-//! [`mod@schema`] the types. [`leaf`] makes columns of the fields, [`mod@batch`] places of the
-//! [`buffers`] of a batch. Read are metadata, offsets of strings and lists, indices of dictionaries,
-//! and maps of nulls; no other values. The layout, types and what is refused:
-//! `docs/formats/arrow.md`.
+//! [`mod@schema`] the types. [`leaf`] makes columns of the fields. Of the [`buffers`] of a batch,
+//! [`mod@batch`] makes the places of values. Read are metadata, offsets of strings and lists,
+//! indices of dictionaries, and maps of nulls; no other values. The layout, types and what is
+//! refused: `docs/formats/arrow.md`.
 //!
 //! All input is untrusted: every offset is checked before use, and every step goes forward.
 
