@@ -85,7 +85,9 @@ def test_a_repository_with_several_splits_or_a_missing_shard_is_refused(tmp_path
     repository.mkdir()
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         pq.write_table(plain_table(), repository / f"{name}.parquet")
-    with says(forebay.OptionError, repository / "train-*.parquet", repository / "test-00000-of-00001.parquet"):
+    with says(
+        forebay.OptionError, repository / "train-*.parquet", repository / "test-00000-of-00001.parquet"
+    ):
         forebay.open(repository)
     (repository / "test-00000-of-00001.parquet").unlink()
     (repository / "train-00000-of-00002.parquet").unlink()
