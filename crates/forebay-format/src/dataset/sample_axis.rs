@@ -85,7 +85,13 @@ impl Dataset {
             Format::Hdf5 | Format::Npy | Format::Npz | Format::Folder => "file",
             Format::Tar => "base name",
             Format::Tokens => "window",
-            Format::Lmdb | Format::Raw | Format::RecordIo | Format::TfRecord => "record",
+            Format::ArrayRecord
+            | Format::LitData
+            | Format::Lmdb
+            | Format::Mds
+            | Format::Raw
+            | Format::RecordIo
+            | Format::TfRecord => "record",
         }
     }
 
