@@ -184,13 +184,13 @@ class Dataset:
         As :func:`forebay.open` resolves them.
     """
 
-    __slots__ = ("_given", "_ids", "_native", "_options")
+    __slots__ = ("_ids", "_native", "_opened_paths", "_options")
 
     def __init__(self, paths: list[str], **options: Any) -> None:
         self._options = options
         self._ids: Ids | None = None
         # A directory may list its shards, which are opened by that list again.
-        self._given = paths
+        self._opened_paths = paths
         _allow_open_files(max(len(paths), *map(_listed_shards, paths[:_ASKED_DIRECTORIES])))
         try:
             self._native = _native.Dataset(paths, **options)
@@ -462,7 +462,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
-        return _reopen, (type(self), self._given, self._options, self._ids)
+        return _reopen, (type(self), self._opened_paths, self._options, self._ids)
 
 
 def _listed_shards(path: str) -> int:
