@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -163,11 +164,14 @@ def test_a_path_that_cannot_be_asked_for_is_no_missing_file(tmp_path):
         ("S3A://bucket/x", "mountpoint-s3"),
         (Path("s3://bucket/x"), "mountpoint-s3"),
         ("gs://bucket/x", "gcsfuse"),
+        ("hf://datasets/a/b/x.tar", "hf download"),
+        ("az://container/x", "blobfuse2"),
         ("https://host/x.tar", "download"),
         ("hdfs://name:8020/x", "hdfs dfs -get"),
         ("file:///data/x", "without file://"),
         ("pipe:curl -s https://host/x.tar", "run the command"),
-        ("abfs://x@y/z", "copy it first"),
+        ("abfs://x@y/z", "forebay convert abfs://x@y/z TARGET"),
+        ("of-a-user://x/y", "mount it as a directory"),
     ],
 )
 def test_addresses_are_refused_with_a_way_to_make_them_files(path, hint):
@@ -244,3 +248,33 @@ except forebay.StorageError as error:
     done = support.run_python(code, gone)
     assert (done.returncode, done.stderr) == (0, "")
     assert "train.lmdb does not exist" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["a{0..2}.npy", "a{x,y}.npy", "a[0-9].npy", "a*.npy", "{b}.npy"])
+def test_commands_open_a_file_whose_name_is_a_pattern(tmp_path, capsys, name):
+    np.save(tmp_path / name, np.arange(6))
+    others = ["a0.npy", "a1.npy", "ax.npy", "ay.npy", "a2.npy"]
+    shards(tmp_path, [other for other in others if other != name])
+    path = str(tmp_path / name)
+    assert values(path) == [0, 1, 2, 3, 4, 5]
+    copies = [pickle.loads(pickle.dumps(forebay.open(path))), forebay.open(forebay.open(path).paths)]
+    assert [len(copy) for copy in copies] == [6, 6]
+    target = tmp_path / "out" / name.replace(".npy", ".h5")
+    target.parent.mkdir()
+    for command in ("index", "inspect", "verify", "convert"):
+        rest = [target] if command == "convert" else []
+        assert support.run_command(capsys, command, path, *rest)[0] == 0
+    assert len(forebay.open(target)) == 6
+    assert support.run_command_json(capsys, "inspect", path)["samples"] == 6
+
+
+def test_a_backslash_keeps_a_brace_among_patterns(tmp_path):
+    shards(tmp_path, ["a{0,1}-0.npy", "a{0,1}-1.npy", "a0-0.npy", "b,c.npy"])
+    assert forebay.open(rf"{tmp_path}/a\{{0,1\}}-*.npy").paths == [
+        str(tmp_path / "a{0,1}-0.npy"),
+        str(tmp_path / "a{0,1}-1.npy"),
+    ]
+    assert forebay.open(rf"{tmp_path}/{{a0-0,b\,c}}.npy").paths == [
+        str(tmp_path / "a0-0.npy"),
+        str(tmp_path / "b,c.npy"),
+    ]

@@ -34,15 +34,23 @@ def special(name, kind):
     return member
 
 
-def oracle(*paths):
-    """Samples as webdataset delivers them, without its own keys."""
+def oracle_samples(*paths):
+    """Samples as webdataset delivers them."""
     samples = []
     for path in paths:
         with open(path, "rb") as stream:  # noqa: PTH123 - a stream is what it takes
             sources = [{"url": str(path), "stream": stream}]
             files = webdataset.tariterators.tar_file_expander(sources)
             samples += list(webdataset.tariterators.group_by_keys(files))
-    return [{key: value for key, value in sample.items() if not key.startswith("__")} for sample in samples]
+    return samples
+
+
+def oracle(*paths):
+    """The same, without webdataset's own keys."""
+    return [
+        {key: value for key, value in sample.items() if not key.startswith("__")}
+        for sample in oracle_samples(*paths)
+    ]
 
 
 def sample(dataset, index):
@@ -241,3 +249,27 @@ def test_an_empty_archive_has_no_samples(tmp_path, says):
     path = write(tmp_path / "a.tar", [])
     with says(forebay.FormatError):
         len(forebay.open(path, format="tar"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_keys_are_a_field_where_they_are_asked_for(tmp_path, pool, kind, ranks):
+    # In the header's name, in its prefix as well, and in a header before it.
+    names = ["a", "dir/b.jpg-no", f"{'d' * 60}/{'e' * 60}", "ü" * (1 if kind == tarfile.USTAR_FORMAT else 80)]
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=kind) as archive:
+        for number, name in enumerate(name.partition(".")[0] for name in names):
+            for extension in ("jpg", "cls"):
+                member = tarfile.TarInfo(f"{name}.{extension}")
+                member.size = number
+                archive.addfile(member, io.BytesIO(bytes(number)))
+    expected = [one["__key__"].encode() for one in oracle_samples(path)]
+    assert "__key__" not in forebay.open(path).fields
+    dataset = forebay.open(path, fields=["cls", "__key__"])
+    assert list(dataset.fields) == ["cls", "__key__"]
+    assert [bytes(dataset[number]["__key__"]) for number in range(len(dataset))] == expected
+    found = fields.everything(pool, str(path), {"fields": ["__key__", "jpg"]}, ranks, "group")
+    assert [found[number]["__key__"].tobytes() for number in range(len(expected))] == expected
+    alone = forebay.open(path, fields=["__key__"], decode={"__key__": "text"})
+    with forebay.Loader(alone, 4, order="sequential", last="short") as loader:
+        assert [key for batch in loader for key in batch["__key__"]] == [key.decode() for key in expected]

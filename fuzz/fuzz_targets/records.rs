@@ -59,6 +59,6 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
         }
-        index.as_mut().map_or(Ok(()), |index| index.see(start))
+        index.as_mut().map_or(Ok(()), |index| index.check_record(start))
     });
 });

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::file::Input;
+use forebay_format::sidecar::Entry;
 use forebay_format::tar::TarFile;
 use libfuzzer_sys::fuzz_target;
 
@@ -14,8 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
         TarFile::read(input, fields)
     };
     let Ok(file) = read(&[]) else { return };
-    let check = |places: &[(u64, u64)]| {
-        for (start, length) in places {
+    let check = |places: &[Entry]| {
+        for place in places {
+            let Entry::Plain { start, length, .. } = place else { continue };
             let end = start.checked_add(*length);
             assert!(end.is_some_and(|end| end <= bytes.len() as u64), "a member within the file");
         }
@@ -23,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let _ = file.samples(&|_| true, &mut |places| check(places));
     if let Some(field) = file.fields().first()
-        && let Ok(file) = read(std::slice::from_ref(field))
+        && let Ok(file) = read(&[field.clone(), "__key__".to_owned()])
     {
         let _ = file.samples(&|_| true, &mut |places| check(places));
     }

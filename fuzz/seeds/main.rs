@@ -100,6 +100,21 @@ fn main() {
     ] {
         write("sidecar", &format!("datum-{name}"), &[&[4], &message[..]].concat());
     }
+    let golden = here.join("../../tests/golden");
+    for (target, name) in [
+        ("offset_table", "mds/columns/shard.00001.mds"),
+        ("offset_table", "mds/tokens/shard.00000.mds"),
+        ("array_record", "arrayrecord/zstd.array_record"),
+        ("array_record", "arrayrecord/grouped.array_record"),
+    ] {
+        let bytes = fs::read(golden.join(name)).expect("a golden file");
+        write(target, &name.replace('/', "-"), &bytes);
+    }
+    for (number, name) in [(2, "trees/chunk-0-1.bin"), (1, "leaf/chunk-0-0.bin")] {
+        let bytes = fs::read(golden.join("litdata").join(name)).expect("a golden file");
+        // The first byte chooses the leaves.
+        write("offset_table", &name.replace('/', "-"), &[&[number], &bytes[..]].concat());
+    }
     let some: Vec<Vec<u8>> = (0..6).map(|length| vec![7; 9 * length]).collect();
     write("records", "tfrecord", &record_writer::tfrecords(&some).0);
     write("records", "recordio", &record_writer::recordios(&some).0);

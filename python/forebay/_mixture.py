@@ -105,7 +105,7 @@ class Mixture(Dataset):
         self._weights = counts if self._given is None else _checked_weights(list(self._sources), self._given)
         self._firsts = np.cumsum([0, *counts])
         options = _joint_options(self._sources)
-        paths = [path for source in self._sources.values() for path in source.paths]
+        paths = [path for source in self._sources.values() for path in source._opened_paths]
         super().__init__(paths, **options)
         if any(source.ids is not None for source in self._sources.values()):
             self._ids = self._joint_ids()

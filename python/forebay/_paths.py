@@ -21,7 +21,7 @@ from pathlib import Path
 from forebay._braces import braces
 from forebay._core import OptionError, StorageError, option_error
 
-__all__ = ["PathLike", "expand", "missing"]
+__all__ = ["PathLike", "expand", "missing", "remote_scheme"]
 
 PathLike = str | os.PathLike[str]
 
@@ -34,12 +34,18 @@ MAX_ENTRIES = 10_000
 # How much a name has to be like another to be taken for it.
 _NEARLY = 0.6
 
-# What to do with addresses of what is no file system.
+# What to do with addresses of what is no file system, before what `forebay convert` does.
 _WAYS = {
-    "s3": "mount the bucket (mountpoint-s3, s3fs), or copy it first: aws s3 cp --recursive",
-    "gs": "mount the bucket (gcsfuse), or copy it first: gcloud storage cp --recursive",
-    "http": "download it first, for example with curl -O",
-    "hdfs": "mount it (its NFS gateway, fuse-dfs), or copy it first: hdfs dfs -get",
+    "s3": "mount the bucket (mountpoint-s3, s3fs), copy it (aws s3 cp --recursive)",
+    "gs": "mount the bucket (gcsfuse), copy it (gcloud storage cp --recursive)",
+    "http": "download it (curl -O)",
+    "hdfs": "mount it (its NFS gateway, fuse-dfs), copy it (hdfs dfs -get)",
+    "hf": "download it (hf download --repo-type dataset --local-dir)",
+    "az": "mount the container (blobfuse2), copy it (azcopy copy --recursive)",
+    "oci": "mount the bucket (ocifs), copy it (oci os object bulk-download)",
+}
+# What no file system of fsspec reads, or what is one already.
+_ONLY_WAYS = {
     "file": "give the path alone, without file://",
     "pipe": "run the command first, and keep what it prints in a file",
 }
@@ -51,12 +57,14 @@ _SAME = {
     "ftp": "http",
     "ftps": "http",
     "webhdfs": "hdfs",
+    "abfs": "az",
+    "abfss": "az",
 }
-_ANY_WAY = "mount it as a directory, or copy it first"
+_ANY_WAY = "mount it as a directory, copy it"
 
 # An address; of those that are known also as a Path writes it, with one slash.
 _ADDRESS = re.compile(
-    rf"([A-Za-z][A-Za-z0-9+.-]+)://|({'|'.join([*_WAYS, *_SAME])}):/|(pipe):", re.IGNORECASE
+    rf"([A-Za-z][A-Za-z0-9+.-]+)://|({'|'.join([*_WAYS, *_ONLY_WAYS, *_SAME])}):/|(pipe):", re.IGNORECASE
 )
 
 
@@ -89,14 +97,31 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
         if is_plain or os.path.lexists(text):
             found.append(text)
         elif address:
-            raise _is_address(text, next(filter(None, address.groups())).lower())
+            raise _is_address(text, _scheme(address))
         else:
             found += itertools.chain.from_iterable(map(_matches, braces(text)))
     return found
 
 
+def remote_scheme(path: PathLike) -> str | None:
+    """Return the scheme of an address that fsspec may read; None of any other path."""
+    text = os.fspath(path)
+    address = _ADDRESS.match(text)
+    if not address or os.path.lexists(text) or (scheme := _scheme(address)) == "pipe":
+        return None
+    return scheme
+
+
+def _scheme(address: re.Match[str]) -> str:
+    return str(next(filter(None, address.groups()))).lower()
+
+
 def _is_address(text: str, scheme: str) -> OptionError:
-    way = _WAYS.get(_SAME.get(scheme, scheme), _ANY_WAY)
+    way = _ONLY_WAYS.get(scheme)
+    if way is None:
+        way = (
+            f"{_WAYS.get(_SAME.get(scheme, scheme), _ANY_WAY)}, or rewrite it: forebay convert {text} TARGET"
+        )
     return option_error(
         f"forebay.open: {text} is not a path: expected files of a file system, found an address of {scheme}",
         way,
@@ -133,7 +158,10 @@ def missing(paths: Sequence[str]) -> StorageError | None:
     else:
         text = f"{first} does not exist"
     if "{" in gone[0] and not hint:
-        hint = "braces stand for paths as in shards-{0000..0131}.tar and {train,val}.h5; any others are part of the name"
+        hint = (
+            "braces stand for paths as in shards-{0000..0131}.tar and {train,val}.h5; any others are part of the name, "
+            "and so are those after a backslash"
+        )
     message = f"forebay.open: {text} ({around})" + (f"\nhint: {hint}" if hint else "")
     return StorageError(message, errno=errno.ENOENT, filename=gone[0])
 

@@ -7,6 +7,7 @@ import json
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
@@ -28,6 +29,11 @@ __all__ = ["Dataset", "open"]
 _DESCRIPTORS = 3
 # For what else the process has open.
 _OTHER_DESCRIPTORS = 512
+
+# Paths that are asked whether they list shards: one question each takes long for many.
+_ASKED_DIRECTORIES = 64
+# The shortest entry of such a list: its keys alone are longer [bytes].
+_LEAST_ENTRY_BYTES = 64
 
 # What `sample_axis=` may be, and what the engine calls it.
 _AXES: Final = {"auto": "auto", 0: "first", None: "file"}
@@ -53,8 +59,9 @@ def open(
     Parameters
     ----------
     path : path-like or sequence of path-like
-        A file, the directory of an LMDB environment, or the directory of a data set of Hugging Face
-        (``save_to_disk``, a cache, a repository with one split). A list of them, a pattern such as
+        A file, or a directory: of an LMDB environment, of a data set of Hugging Face
+        (``save_to_disk``, a cache, a repository with one split), of shards with an ``index.json``
+        (MDS, LitData), or of files that are samples. A list of them, a pattern such as
         ``"train-*.lmdb"``, or braces such as ``"train-{0000..0131}.tar"``, is one dataset of
         several shards, in the order of the list, of the sorted names, or of the braces. A file with
         exactly that name takes precedence over pattern and braces.
@@ -198,12 +205,14 @@ class Dataset:
         As :func:`forebay.open` resolves them.
     """
 
-    __slots__ = ("_ids", "_native", "_options")
+    __slots__ = ("_ids", "_native", "_opened_paths", "_options")
 
     def __init__(self, paths: list[str], **options: Any) -> None:
         self._options = options
         self._ids: Ids | None = None
-        _allow_open_files(len(paths))
+        # A directory may list its shards, which are opened by that list again.
+        self._opened_paths = paths
+        _allow_open_files(max(len(paths), *map(_listed_shards, paths[:_ASKED_DIRECTORIES])))
         try:
             self._native = _native.Dataset(paths, **options)
         except StorageError:
@@ -474,7 +483,15 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
-        return _reopen, (type(self), self.paths, self._options, self._ids)
+        return _reopen, (type(self), self._opened_paths, self._options, self._ids)
+
+
+def _listed_shards(path: str) -> int:
+    """Return how many shards a directory lists at most (MDS, LitData); 0 for anything else."""
+    try:
+        return (Path(path) / "index.json").stat().st_size // _LEAST_ENTRY_BYTES
+    except (OSError, ValueError):
+        return 0
 
 
 def _allow_open_files(shards: int) -> None:

@@ -10,8 +10,14 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
+    /// Records of Grain.
+    ArrayRecord,
     /// Lightning Memory-Mapped Database.
     Lmdb,
+    /// Chunks of `LitData`.
+    LitData,
+    /// Shards of `MosaicML` Streaming.
+    Mds,
     /// An array of numpy.
     Npy,
     /// Arrays of numpy in a zip archive.
@@ -39,7 +45,7 @@ pub enum Format {
 impl Format {
     /// All formats that a name or the contents of a file choose: not `Tokens`, which needs to be
     /// told of windows.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Lmdb,
         Self::Hdf5,
         Self::Npy,
@@ -48,6 +54,9 @@ impl Format {
         Self::RecordIo,
         Self::TfRecord,
         Self::Tar,
+        Self::ArrayRecord,
+        Self::LitData,
+        Self::Mds,
         Self::Folder,
         Self::Arrow,
         Self::Parquet,
@@ -57,7 +66,10 @@ impl Format {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::ArrayRecord => "arrayrecord",
             Self::Lmdb => "lmdb",
+            Self::LitData => "litdata",
+            Self::Mds => "mds",
             Self::Npy => "npy",
             Self::Npz => "npz",
             Self::Raw => "raw",

@@ -28,7 +28,10 @@ pub mod varint;
 pub use codec::{Codec, CodecError};
 /// The container formats: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
-pub use container::{ScanSummary, arrow, hdf5, lmdb, npy, parquet, recordio, tar, tfrecord};
+pub use container::{
+    ScanSummary, array_record, arrow, hdf5, litdata, lmdb, mds, npy, offset_table, parquet, recordio, tar,
+    tfrecord,
+};
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, FoundSidecar,
     IndexReport, Lookup, Progress, SampleCursor, Shard, ShardBytes, SidecarLocation, ValueSink, Verification,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use forebay_format::Error;
 use forebay_format::file::Input;
+use forebay_format::sidecar::Entry;
 use forebay_format::tar::TarFile;
 use support::allocation::largest_allocation;
 use support::lmdb_writer::Random;
@@ -26,13 +27,19 @@ use support::tar_writer::{Kind, archive, member, record};
 
 type Samples = Vec<Vec<(u64, u64)>>;
 
+/// Start and length of a field.
+fn place(entry: &Entry) -> (u64, u64) {
+    let Entry::Plain { start, length, .. } = entry else { panic!("a field in the file") };
+    (*start, *length)
+}
+
 /// Where each field of each sample lies.
 fn read(bytes: &[u8]) -> Result<Samples, Error> {
     let input = Input::from_source(Path::new("memory.tar"), Arc::new(bytes.to_vec()))?;
     let file = TarFile::read(input, &[])?;
     let mut samples = Vec::new();
     file.samples(&|_| true, &mut |places| {
-        samples.push(places.to_vec());
+        samples.push(places.iter().map(place).collect());
         Ok(())
     })?;
     Ok(samples)

@@ -34,7 +34,8 @@ def tokens(
     """Open files of tokens, of which a sample is a window of consecutive tokens.
 
     Files are npy arrays of one axis, files of nothing but tokens, or pairs of Megatron-LM, of which
-    ``path`` names the ``.bin`` and the ``.idx`` lies beside it (docs/formats/tokens.md).
+    ``path`` names the ``.bin`` and the ``.idx`` lies beside it. A directory that LitData wrote for
+    ``TokensLoader`` stands for its chunks (docs/formats/tokens.md).
 
     Parameters
     ----------

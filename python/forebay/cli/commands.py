@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -115,7 +115,7 @@ _OPENING = (
 
 
 def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass a command ``opening``: a function without arguments that opens its data set."""
+    """Pass a command ``opening``: a function that opens its data set, or one at other paths."""
 
     @functools.wraps(function)
     def command(
@@ -130,11 +130,11 @@ def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
         sample_axis: str,
         **rest: Any,
     ) -> Any:
-        def opening() -> Any:
+        def opening(paths: Sequence[str] = dataset) -> Any:
             import forebay
 
             return forebay.open(
-                dataset,
+                paths,
                 format=format,
                 fields=_fields(field),
                 record_bytes=record_bytes,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from forebay.cli.commands import SAMPLE_AXES, as_json, dataset_options
+from forebay.cli.numbers import SIZE
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -51,13 +52,28 @@ def _list(found: Converted) -> None:
     show_default=True,
     help="Whether a bad sample ends the command or is left out.",
 )
+@click.option(
+    "--copy-at-most",
+    type=SIZE,
+    default=100 << 30,
+    metavar="N",
+    help="Most bytes of remote objects that are copied.  [default: 100 GiB]",
+)
+@click.option(
+    "--copy-to",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Directory for copies of remote objects.  [default: that for temporary files]",
+)
 @click.option("--force", is_flag=True, help="Replace TARGET if it is a file or an LMDB environment.")
 @as_json
 def command(
-    opening: Callable[[], Dataset],
+    opening: Callable[[Sequence[str]], Dataset],
     target: Path,
     to: str | None,
     bad_samples: str,
+    copy_at_most: int,
+    copy_to: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -70,16 +86,20 @@ def command(
 
     The command compares every checksum in DATASET. A bad sample is an error that names file, sample
     and offset. `--bad-samples skip` leaves bad samples out and lists them.
+
+    DATASET may be an address that fsspec knows, such as s3://bucket/train-*.tar. Its objects are
+    copied to a temporary directory first, which is removed at the end.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
     from forebay.tools.convert import convert
+    from forebay.tools.convert.remote import local_copies
     from forebay.tools.convert.source import open_source
 
     named = click.get_current_context().params
     fields = [field for field in named["field"] if ":" not in field]
-    with progress() as report:
-        axis = SAMPLE_AXES[named["sample_axis"]]
-        source = open_source(opening, named["dataset"], fields, axis, bad_samples, report)
+    axis = SAMPLE_AXES[named["sample_axis"]]
+    with progress() as report, local_copies(named["dataset"], copy_at_most, copy_to, report) as paths:
+        source = open_source(lambda: opening(paths), paths, fields, axis, bad_samples, report)
         found = convert(source, target, to=to, force=force, progress=report)
     if as_json:
         print_json(

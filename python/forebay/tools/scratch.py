@@ -29,8 +29,10 @@ _MARKER = ".forebay-scratch"
 
 
 @contextlib.contextmanager
-def scratch(prefix: str) -> Iterator[Path]:
+def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Make a temporary directory; at the end, unmount what is mounted below it and remove it.
+
+    ``parent`` is where it is made; None: the directory for temporary files.
 
     Raises
     ------
@@ -39,7 +41,7 @@ def scratch(prefix: str) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as stack:
         with launch.held_interrupts():
-            directory = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix)))
+            directory = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=parent)))
             held: list[int] = []
             stack.callback(_end, directory, held)
             _lock(directory, held)

@@ -3,13 +3,18 @@
 //! A format reduces a file to the locations of its samples' columns; all other code is the same for
 //! all formats.
 
+pub mod array_record;
 pub mod arrow;
 mod columns;
 pub(crate) mod folder;
 pub mod hdf5;
+mod index_json;
 mod length_delimited;
+pub mod litdata;
 pub mod lmdb;
+pub mod mds;
 pub mod npy;
+pub mod offset_table;
 pub mod parquet;
 mod raw;
 pub mod recordio;

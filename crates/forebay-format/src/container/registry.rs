@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Container;
+use super::array_record::ArrayRecord;
 use super::arrow::{self, ArrowFile};
 use super::folder::Folder;
 use super::hdf5::{self, Hdf5File};
+use super::index_json;
 use super::length_delimited::FramedFile;
+use super::litdata;
 use super::lmdb::Database;
+use super::mds;
 use super::npy::Arrays;
 use super::parquet::ParquetFile;
 use super::raw::RawFile;
@@ -50,7 +54,7 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 20] = [
     ("Parquet with an encrypted footer", 0, b"PARE", None),
     ("an Arrow file", 0, b"ARROW1", Some(Format::Arrow)),
     ("Feather, version 1", 0, b"FEA1", None),
-    ("Riegeli or ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", None),
+    ("ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", Some(Format::ArrayRecord)),
     ("SQLite", 0, b"SQLite format 3\0", None),
     ("a JPEG image", 0, b"\xff\xd8\xff", None),
     ("a PNG image", 0, b"\x89PNG\r\n\x1a\n", None),
@@ -58,16 +62,23 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 20] = [
 ];
 
 /// Files that identify the kind of a directory.
-const DIRECTORY_MARKS: [(&str, &str); 3] =
-    [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array"), ("index.json", "MDS or LitData")];
+const DIRECTORY_MARKS: [(&str, &str); 2] = [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array")];
 
 /// Entries of a directory that are checked to find out whether its files hold one sample each.
 const PROBED_ENTRIES: usize = 64;
 
-/// Opens a file.
-pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Container>, Error> {
-    Ok(match format {
+/// Opens a file, or the files that a directory lists.
+pub(crate) fn open(
+    format: Format,
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Vec<Arc<dyn Container>>, Error> {
+    let file: Arc<dyn Container> = match format {
+        Format::ArrayRecord => Arc::new(ArrayRecord::open(path)?),
         Format::Lmdb => Arc::new(Database::open(path, options.database.as_deref())?),
+        Format::LitData => return Ok(shared(litdata::open(path, options)?)),
+        Format::Mds => return Ok(shared(mds::open(path, options)?)),
+        Format::Tokens => return Ok(shared(TokenFile::open(path, options)?)),
         Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields, options.sample_axis)?),
         Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields, options.sample_axis)?),
         Format::Raw => Arc::new(RawFile::open(path, options)?),
@@ -78,8 +89,12 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::Folder => Arc::new(Folder::open(path, options)?),
         Format::Arrow => Arc::new(ArrowFile::open(path, options)?),
         Format::Parquet => Arc::new(ParquetFile::open(path, options)?),
-        Format::Tokens => Arc::new(TokenFile::open(path, options)?),
-    })
+    };
+    Ok(vec![file])
+}
+
+fn shared(files: Vec<impl Container>) -> Vec<Arc<dyn Container>> {
+    files.into_iter().map(|file| Arc::new(file) as _).collect()
 }
 
 /// Apparent format of a file or directory.
@@ -158,6 +173,13 @@ fn directory(path: &Path) -> Result<Detected, Error> {
     if let Some((_, name)) = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists()) {
         return Ok(Detected::Other(name));
     }
+    if index_json::is_in(path) {
+        let found = index_json::format(path)?;
+        return Ok(found.map_or(
+            Detected::Other("a directory with an index.json of neither MDS nor LitData"),
+            Detected::Like,
+        ));
+    }
     let visible = visible(path)?;
     if visible.is_empty() {
         return Ok(Detected::Unknown);
@@ -197,8 +219,15 @@ fn file(path: &Path) -> Result<Detected, Error> {
     let count = input.read_most(0, &mut head)?;
     let looks = if count == 0 { Detected::Empty } else { looks(&head[..count]) };
     // A user block may hold anything; if its contents look like a format, that format is taken.
-    let is_unknown = looks == Detected::Unknown;
-    Ok(if is_unknown && hdf5::signature(&input)?.is_some() { Detected::Like(Format::Hdf5) } else { looks })
+    Ok(if looks != Detected::Unknown {
+        looks
+    } else if hdf5::signature(&input)?.is_some() {
+        Detected::Like(Format::Hdf5)
+    } else if mds::is_shard(&input) {
+        Detected::Like(Format::Mds)
+    } else {
+        Detected::Unknown
+    })
 }
 
 /// What these first bytes of a file look like.

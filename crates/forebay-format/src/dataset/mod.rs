@@ -86,8 +86,10 @@ impl Dataset {
         }
         let format = registry::detect(paths, options)?;
         Self::check_sample_axis(format, options.sample_axis)?;
-        let open = |path: &PathBuf| registry::open(format, path, options);
-        let files: Vec<Arc<dyn Container>> = paths.iter().map(open).collect::<Result<_, _>>()?;
+        let mut files: Vec<Arc<dyn Container>> = Vec::new();
+        for path in paths {
+            files.extend(registry::open(format, path, options)?);
+        }
         let shards = files.iter().map(|file| Shard::of(&**file)).collect::<Result<Vec<_>, _>>()?;
         refuse_empty(&files, options)?;
         let mut text = options.key(format);

@@ -85,8 +85,14 @@ impl Dataset {
             Format::Hdf5 | Format::Npy | Format::Npz | Format::Folder => "file",
             Format::Tar => "base name",
             Format::Tokens => "window",
-            Format::Lmdb | Format::Raw | Format::RecordIo | Format::TfRecord => "record",
             Format::Arrow | Format::Parquet => "row",
+            Format::ArrayRecord
+            | Format::LitData
+            | Format::Lmdb
+            | Format::Mds
+            | Format::Raw
+            | Format::RecordIo
+            | Format::TfRecord => "record",
         }
     }
 

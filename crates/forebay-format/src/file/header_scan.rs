@@ -63,26 +63,30 @@ impl<'a> HeaderScan<'a> {
     ///
     /// If the file ends before, the error names `what`.
     pub(crate) fn get<const N: usize>(&mut self, at: u64, what: &str) -> Result<[u8; N], Error> {
-        let left = self.input.bytes().saturating_sub(at);
-        if left < N as u64 {
+        self.bytes(at, N, what).map(|bytes| *bytes.first_chunk().expect("as many as were asked for"))
+    }
+
+    /// The same for a length that is not known beforehand.
+    pub(crate) fn bytes(&mut self, at: u64, length: usize, what: &str) -> Result<&[u8], Error> {
+        let (left, wide) = (self.input.bytes().saturating_sub(at), length as u64);
+        if left < wide {
             let found = format!("the end of the file after {left} bytes");
-            return Err(self.input.corrupt(at, what, format!("{N} bytes"), found));
+            return Err(self.input.corrupt(at, what, format!("{length} bytes"), found));
         }
         let block_end = self.block_at + self.block.len() as u64;
-        if at < self.block_at || at + N as u64 > block_end {
+        if at < self.block_at || at + wide > block_end {
             let wanted = match self.last_at {
                 None => FIRST_BYTES,
-                Some(last) if at.saturating_sub(last) >= LEAP_BYTES => N as u64,
+                Some(last) if at.saturating_sub(last) >= LEAP_BYTES => wide,
                 Some(_) => BLOCK_BYTES,
             };
-            self.block.resize(left.min(wanted.max(N as u64)) as usize, 0);
+            self.block.resize(left.min(wanted.max(wide)) as usize, 0);
             self.block_at = at;
             self.fill(what)?;
         }
         self.last_at = Some(at);
         let from = (at - self.block_at) as usize;
-        let bytes = self.block[from..].first_chunk().expect("the block holds the header");
-        Ok(*bytes)
+        Ok(&self.block[from..from + length])
     }
 
     /// Reads the block.

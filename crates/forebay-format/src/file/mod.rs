@@ -3,6 +3,7 @@
 mod compression;
 mod header_scan;
 mod input;
+mod json;
 #[cfg(test)]
 pub(crate) mod script;
 
@@ -11,3 +12,4 @@ pub use forebay_io::{DataFile, ReadAt};
 pub(crate) use header_scan::HeaderScan;
 pub use input::Input;
 pub(crate) use input::IoCounters;
+pub(crate) use json::{parse_json, read_json};

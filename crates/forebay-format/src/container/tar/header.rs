@@ -23,6 +23,8 @@ pub(super) type Block = [u8; BLOCK_BYTES as usize];
 pub(super) struct Header {
     /// Name, with the prefix of `ustar`.
     pub(super) name: Vec<u8>,
+    /// Whether that prefix is part of it, so that the name is in two places.
+    pub(super) has_prefix: bool,
     /// Size of the data that follow the header, by the header; a pax record may override it
     /// \[bytes\].
     pub(super) size: u64,
@@ -65,10 +67,11 @@ impl Header {
         let mut name = text(field(block, NAME)).to_vec();
         // GNU's magic ends with blanks, and its headers have times where the prefix of POSIX is.
         let prefix = if field(block, MAGIC) == b"ustar\0" { text(field(block, PREFIX)) } else { b"" };
-        if !prefix.is_empty() {
+        let has_prefix = !prefix.is_empty();
+        if has_prefix {
             name = [prefix, b"/", &name].concat();
         }
-        Ok(Some(Self { name, size, kind: block[TYPE] }))
+        Ok(Some(Self { name, has_prefix, size, kind: block[TYPE] }))
     }
 }
 

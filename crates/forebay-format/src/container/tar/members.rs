@@ -18,6 +18,8 @@ const MAX_TRAILING_BYTES: u64 = 1 << 20;
 pub(super) struct Member {
     /// Its name.
     pub(super) name: Vec<u8>,
+    /// Whether its own header begins with that name.
+    pub(super) is_name_in_header: bool,
     /// Offset of its own header [bytes from the start of the file].
     pub(super) header: u64,
     /// Offset of its data [bytes from the start of the file].
@@ -130,8 +132,9 @@ impl<'a> Members<'a> {
         if !matches!(header.kind, b'0' | 0 | b'7') {
             return Ok(Next::Other);
         }
+        let is_name_in_header = extended.path.is_none() && !header.has_prefix;
         let name = extended.path.unwrap_or(header.name);
-        Ok(Next::Member(Member { name, header: at, start: data, length: size }))
+        Ok(Next::Member(Member { name, is_name_in_header, header: at, start: data, length: size }))
     }
 
     /// The header at `at`; `None` at the end, which must not come while a member is `expected` for.

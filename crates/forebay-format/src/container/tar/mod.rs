@@ -24,7 +24,7 @@ use forebay_types::{Dtype, Field, Layout};
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Compression;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 use group::{is_about_the_archive, key_and_extension};
 use header::{BLOCK_BYTES, Header};
@@ -33,11 +33,19 @@ use members::{Member, Members, Next};
 /// Most members of one sample.
 const MAX_FIELDS: usize = 1024;
 
-/// Names that `WebDataset` keeps for itself.
-const RESERVED: [&str; 3] = ["__key__", "__url__", "__local_path__"];
+/// The field that is the base name of a sample's members; it is delivered where it is asked for.
+const KEY: &str = "__key__";
 
-/// Visits the place of each field of a sample: its start in the file and its length \[bytes\].
-pub type Visit<'a> = dyn FnMut(&[(u64, u64)]) -> Result<(), Error> + 'a;
+/// Longest key that the sidecar holds \[bytes\]: a block of them stays within the limits of its
+/// readers.
+const MAX_KEY_BYTES: usize = 512;
+
+/// Names that `WebDataset` keeps for itself.
+const RESERVED: [&str; 3] = [KEY, "__url__", "__local_path__"];
+
+/// Visits the place of each field of a sample: a plain entry of class 0, or the bytes of a key that
+/// is not in one piece in the file.
+pub type Visit<'a> = dyn FnMut(&[Entry]) -> Result<(), Error> + 'a;
 
 /// A tar file, open for reading.
 #[derive(Debug)]
@@ -91,7 +99,7 @@ impl TarFile {
             names.push(extension);
         }
         let first = first.map(|(_, names)| names).unwrap_or_default();
-        if let Some(missing) = fields.iter().find(|field| !first.contains(field)) {
+        if let Some(missing) = fields.iter().find(|field| *field != KEY && !first.contains(field)) {
             return Err(Error::Usage {
                 message: format!("{}: the first sample has no field {missing:?}", input.path().display()),
                 hint: format!("its fields: {}", first.join(", ")),
@@ -114,7 +122,7 @@ impl TarFile {
         &self.fields
     }
 
-    /// Visits all samples; `visit` gets (start, length) of each field.
+    /// Visits all samples; `visit` gets the place of each field.
     ///
     /// `progress` gets the offset \[bytes\].
     pub fn samples(
@@ -148,7 +156,7 @@ impl TarFile {
             };
             if sample.begins(key) {
                 sample.end(visit)?;
-                sample.begin(&member, key);
+                sample.begin(&member, key)?;
             }
             if !sample.add(&member, &extension)? {
                 exclude(UNWANTED);
@@ -164,25 +172,33 @@ struct Sample<'a> {
     file: &'a TarFile,
     /// Base name of the members; `None` before the first sample.
     key: Option<Vec<u8>>,
-    /// For each field where its data start and how long they are.
-    places: Vec<Option<(u64, u64)>>,
-    whole: Vec<(u64, u64)>,
+    /// For each field where its data are.
+    places: Vec<Option<Entry>>,
+    whole: Vec<Entry>,
+    /// The number of the field that is the key.
+    key_field: Option<usize>,
     /// Offset of the header of the first member.
     header: u64,
 }
 
 impl<'a> Sample<'a> {
     fn new(file: &'a TarFile) -> Self {
-        Self { file, key: None, places: vec![None; file.fields.len()], whole: Vec::new(), header: 0 }
+        let key_field = file.fields.iter().position(|field| field == KEY);
+        let places = vec![None; file.fields.len()];
+        Self { file, key: None, places, whole: Vec::new(), key_field, header: 0 }
     }
 
     fn begins(&self, key: &[u8]) -> bool {
         self.key.as_deref() != Some(key)
     }
 
-    fn begin(&mut self, member: &Member, key: &[u8]) {
+    fn begin(&mut self, member: &Member, key: &[u8]) -> Result<(), Error> {
         self.key = Some(key.to_vec());
         self.header = member.header;
+        if let Some(field) = self.key_field {
+            self.places[field] = Some(key_place(&self.file.input, member, key)?);
+        }
+        Ok(())
     }
 
     /// Adds a member; false if its field was not requested.
@@ -213,7 +229,7 @@ impl<'a> Sample<'a> {
                 "another one",
             ));
         }
-        self.places[field] = Some((member.start, member.length));
+        self.places[field] = Some(Entry::Plain { class: 0, start: member.start, length: member.length });
         Ok(true)
     }
 
@@ -234,6 +250,23 @@ impl<'a> Sample<'a> {
         }
         visit(&self.whole)
     }
+}
+
+/// Where the key of a sample is that begins with this member: the begin of its header, or, where
+/// the name is in two places or in a header before, in no file.
+fn key_place(input: &Input, member: &Member, key: &[u8]) -> Result<Entry, Error> {
+    let length = key.len() as u64;
+    if member.is_name_in_header {
+        return Ok(Entry::Plain { class: 0, start: member.header, length });
+    }
+    if key.len() > MAX_KEY_BYTES {
+        let found = format!("{length} bytes in headers before the member at offset {}", member.header);
+        let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
+        return Err(input.unsupported(what, found, format!("leave {KEY} out of fields=")));
+    }
+    let pieces = vec![PartPiece::Literal(key.to_vec())];
+    let part = Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length };
+    Ok(Entry::Exception(vec![part]))
 }
 
 /// The key and the field of a member; `None` if it belongs to no sample.
@@ -298,9 +331,7 @@ impl Container for TarFile {
         progress: &dyn Fn(u64) -> bool,
     ) -> Result<ScanSummary, Error> {
         let (excluded, warnings) = self.samples(progress, &mut |places| {
-            let plain =
-                |(start, length): &(u64, u64)| Entry::Plain { class: 0, start: *start, length: *length };
-            writer.push(places.iter().map(plain));
+            writer.push(places.iter().cloned());
             Ok(())
         })?;
         Ok(ScanSummary { excluded, warnings, ..ScanSummary::default() })

@@ -1,9 +1,9 @@
 //! Files of tokens, of which a sample is a window: consecutive tokens, in most trainings one more
 //! than the context has, since targets are inputs shifted by one.
 //!
-//! The tokens are the elements of an npy array of one axis, all bytes of a file, or those of a pair
-//! of Megatron-LM (`megatron.rs`). Windows begin every `stride` tokens and may overlap. The layouts
-//! and the windows are in `docs/formats/tokens.md`.
+//! The tokens are the elements of an npy array of one axis, all bytes of a file, those of a pair of
+//! Megatron-LM (`megatron.rs`), or those of a chunk of `LitData`. Windows begin every `stride`
+//! tokens and may overlap. The layouts and the windows are in `docs/formats/tokens.md`.
 
 mod megatron;
 
@@ -14,7 +14,7 @@ use forebay_types::{Dtype, Field, Layout};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::npy::{Array, ItemKind, MAGIC};
-use crate::container::{Column, Container, ScanSummary, header_digest};
+use crate::container::{Column, Container, ScanSummary, header_digest, litdata};
 use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Documents, Error, OpenOptions, SampleAxis, TokenLayout};
@@ -49,8 +49,25 @@ struct Found {
 }
 
 impl TokenFile {
-    /// Opens a file whose windows the options describe.
-    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
+    /// Opens a file whose windows the options describe, or the chunks that a directory of `LitData`
+    /// lists.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<Self>, Error> {
+        if path.is_dir() {
+            let chunks = litdata::token_chunks(path)?.into_iter();
+            let found = |litdata::TokenChunk { input, dtype, place }| {
+                let header = place.start.to_le_bytes().to_vec();
+                let found = Found { dtype: Some(dtype), place, pair: None, header };
+                Self::of(path, input, found, options)
+            };
+            return chunks.map(found).collect();
+        }
+        let input = Input::open(path)?;
+        let found = look(&input)?;
+        Ok(vec![Self::of(path, input, found, options)?])
+    }
+
+    /// Takes a file in which these tokens were found.
+    fn of(path: &Path, input: Input, found: Found, options: &OpenOptions) -> Result<Self, Error> {
         let Some(layout) = options.tokens.clone() else {
             return Err(Error::Usage {
                 message: format!("{}: the windows of its tokens are not known", path.display()),
@@ -71,8 +88,7 @@ impl TokenFile {
                 });
             }
         };
-        let input = Input::open(path)?;
-        let Found { dtype, place, pair, header } = look(&input)?;
+        let Found { dtype, place, pair, header } = found;
         let dtype = decide_dtype(&input, layout.dtype, dtype)?;
         if pair.is_none() && layout.documents == Documents::Cut {
             return Err(input.unsupported(
