@@ -111,25 +111,6 @@ def test_one_sample_is_as_in_the_first_epoch_of_seed_0(family):
     np.testing.assert_array_equal(again[3]["jpg"], dataset[3]["jpg"])
 
 
-def test_samples_read_by_id_are_decoded_as_the_first_epoch_of_seed_0(family):
-    dataset = forebay.open(family, decode=ALL)
-    with forebay.Loader(dataset, 6, order="shuffle", last="drop") as loader:
-        batch = next(iter(loader))
-    read = dataset.read(batch.indices)
-    assert read.keys() == batch.keys()
-    assert read.indices.tolist() == batch.indices.tolist()
-    for name, values in read.items():
-        assert type(values) is type(batch[name])
-        np.testing.assert_array_equal(values, batch[name])
-    for sample, number in zip(dataset.__getitems__([4, -1, 4]), [4, -1, 4], strict=True):
-        assert sample.keys() == dataset[number].keys()
-        np.testing.assert_array_equal(sample["jpg"], dataset[number]["jpg"])
-    assert [one["txt"] for one in dataset[2:4]] == [dataset[2]["txt"], dataset[3]["txt"]]
-    assert dataset.read([])["jpg"].shape == (0, SIZE, SIZE, 3)
-    part = dataset.select([5, 3])
-    np.testing.assert_array_equal(part.read([1])["cls"], dataset.read([3])["cls"])
-
-
 def deliver(path, world, pipe, start=None, stop=None, **options):
     """Return sample id and bytes of all fields, by epoch and step."""
     # A busy machine keeps ranks waiting, which the loader warns of.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, over
 
 from forebay import _native
 from forebay._core import StorageError, option_error
-from forebay._decoded_columns import decoded_column
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay._sample_ids import SomeIds, index_error, sample_ids
@@ -368,23 +367,23 @@ class Dataset:
             As :meth:`read` raises them.
         """
         numbers = sample_ids(ids, len(self), self).tolist()
-        return [self[number] for number in numbers] if self.decoders else self._native.samples(numbers)
+        return self._native.samples(numbers)
 
     def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
         """Read several samples together.
 
         Neighbouring samples are one read, each byte is read once and each chunk is decoded once,
         also where ids repeat. The files stay open. The interpreter lock is released meanwhile, and
-        Ctrl-C ends the call between two reads. With ``decode=``, samples are read and decoded one
-        by one, with the random numbers of seed 0 and epoch 0.
+        Ctrl-C ends the call between two reads. With ``decode=``, fields are decoded in the same
+        threads, with the random numbers of seed 0 and epoch 0.
 
         Parameters
         ----------
         ids : sequence or array of int, shape (samples,)
             Sample ids in any order. They may repeat, and negative ones count from the end.
         threads : int, optional
-            Threads that read and decode. Default: one, and more for many bytes or for storage of
-            other nodes.
+            Threads that read and decode. Default: one, and more for many bytes, for images that
+            are decoded, or for storage of other nodes.
         ragged : bool, optional
             Whether a field whose length varies is a :class:`forebay.Ragged` of values and offsets
             instead of a list of arrays.
@@ -411,10 +410,7 @@ class Dataset:
         if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
         numbers = sample_ids(ids, len(self), self)
-        if self.decoders:
-            values = self._read_decoded(numbers.tolist(), ragged)
-        else:
-            values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
+        values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
         if ragged:
             from forebay._samples.collate import Ragged
 
@@ -427,14 +423,6 @@ class Dataset:
         batch.indices = numbers
         batch.position = None  # type: ignore[assignment]  # no batch of a loader
         return batch
-
-    def _read_decoded(self, numbers: list[int], ragged: bool) -> dict[str, Any]:
-        """Read and decode samples one by one; the fields are as those of a batch."""
-        samples = [self._native.sample(number) for number in numbers]
-        return {
-            name: decoded_column([sample[name] for sample in samples], dtype, shape, ragged)
-            for name, (dtype, shape) in self.fields.items()
-        }
 
     def _bounds(self, index: slice) -> tuple[int, int, int]:
         try:

@@ -5,12 +5,13 @@
 //! 3. Without it, the engine reads straight into them. If storage may stall, that happens in
 //!    another thread, which owns references to the objects: when the caller gives up, that thread
 //!    may still write.
-//! 4. Repeated ids are copied, and fields whose lengths only decoding tells become arrays.
+//! 4. Repeated ids are copied, and fields whose lengths only decoding tells become arrays, strings
+//!    or what `json` makes of them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay_engine::{BatchRead, Decoded, Place, offload};
+use forebay_engine::{BatchRead, Decoded, Delivery, Place, offload};
 use forebay_types::{Field, Layout};
 use numpy::PyArrayDescr;
 use numpy::npyffi::npy_intp;
@@ -18,7 +19,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::batch::{data_of, dtype_of, empty, field_shape, is_record, view};
+use crate::batch::{data_of, dtype_of, empty, field_shape, is_record, object, view};
 use crate::caller::detached;
 use crate::dataset::{Dataset, UNLIMITED_S};
 
@@ -27,7 +28,7 @@ const READ: &str = "samples are read";
 
 impl Dataset {
     /// Field name → array of `(ids, *shape)`; for a ragged field a list of arrays, or with `ragged`
-    /// a pair of values and offsets.
+    /// a pair of values and offsets; for texts and JSON a list of objects.
     pub(crate) fn read_arrays<'py>(
         &self,
         py: Python<'py>,
@@ -37,7 +38,7 @@ impl Dataset {
     ) -> PyResult<Bound<'py, PyDict>> {
         let count = ids.len();
         let batch = self.prepare(py, ids)?;
-        let (fields, slots) = (batch.fields(), batch.slots());
+        let (fields, slots) = (batch.decoding().fields(), batch.slots());
         let mut first_slots = vec![usize::MAX; batch.samples().len()];
         for (slot, sample) in slots.iter().enumerate().rev() {
             first_slots[*sample as usize] = slot;
@@ -52,21 +53,24 @@ impl Dataset {
         }
         let held: Vec<_> = columns.iter().flatten().map(|column| column.array.clone().unbind()).collect();
         let mut decoded = self.fill(py, &batch, places, held, threads)?;
+        let result = PyDict::new(py);
         let mut ragged_before = 0;
-        for (number, field) in fields.iter().enumerate() {
-            if columns[number].is_some() {
+        for ((field, delivery), column) in fields.iter().zip(batch.decoding().deliveries()).zip(columns) {
+            if let Some(column) = column {
+                column.repeat(slots, &first_slots);
+                result.set_item(&field.name, column.into_value(py, field, ragged)?)?;
                 continue;
             }
             let mut values: Vec<Vec<u8>> = Vec::with_capacity(decoded.len());
             values.extend(decoded.iter_mut().map(|sample| std::mem::take(&mut sample[ragged_before])));
             ragged_before += 1;
-            columns[number] = Some(Column::of_values(py, field, slots, &values)?);
-        }
-        let result = PyDict::new(py);
-        for (field, column) in fields.iter().zip(columns) {
-            let column = column.expect("made above");
-            column.repeat(slots, &first_slots);
-            result.set_item(&field.name, column.into_value(py, field, ragged)?)?;
+            let value = if delivery == Delivery::Array {
+                Column::of_values(py, field, slots, &values)?.into_value(py, field, ragged)?
+            } else {
+                let made = slots.iter().map(|sample| object(py, delivery, &values[*sample as usize]));
+                PyList::new(py, made.collect::<PyResult<Vec<_>>>()?)?.into_any()
+            };
+            result.set_item(&field.name, value)?;
         }
         Ok(result)
     }
@@ -79,9 +83,9 @@ impl Dataset {
         threads: Option<usize>,
     ) -> PyResult<Bound<'py, PyList>> {
         let batch = self.prepare(py, ids)?;
-        let fields = batch.fields();
-        let kinds =
-            fields.iter().map(|field| Kind::of(self, &batch, field, py)).collect::<PyResult<Vec<_>>>()?;
+        let fields = batch.decoding().fields();
+        let kinds = (0..fields.len()).map(|number| Kind::of(self, &batch, number, py));
+        let kinds = kinds.collect::<PyResult<Vec<_>>>()?;
         let cells = batch.samples().len() * fields.len();
         let (mut values, mut places) = (Vec::with_capacity(cells), Vec::with_capacity(cells));
         for cell in 0..cells {
@@ -105,6 +109,7 @@ impl Dataset {
             }
         }
         let result = PyList::empty(py);
+        let deepcopy = py.import("copy")?.getattr("deepcopy")?;
         let mut given = vec![false; batch.samples().len()];
         for sample in batch.slots() {
             let sample = *sample as usize;
@@ -112,7 +117,7 @@ impl Dataset {
             let value = |field: usize| {
                 let value = values[sample * fields.len() + field].clone().expect("made above");
                 // A sample that is asked for twice is two objects; bytes never change.
-                if again && !kinds[field].is_bytes { value.call_method0("copy") } else { Ok(value) }
+                if again && !kinds[field].is_bytes { deepcopy.call1((value,)) } else { Ok(value) }
             };
             if let ([kind], [_]) = (kinds.as_slice(), fields)
                 && kind.is_bytes
@@ -184,7 +189,7 @@ impl<'py> Column<'py> {
         field: &Field,
         ids: usize,
     ) -> PyResult<Option<Self>> {
-        if field.layout == Layout::Ragged && !batch.schema().is_identity() {
+        if field.layout == Layout::Ragged && !batch.is_direct() {
             return Ok(None);
         }
         let mut starts = Vec::with_capacity(ids + 1);
@@ -280,16 +285,21 @@ impl<'py> Column<'py> {
 struct Kind<'py> {
     /// A record, as any container library would return it.
     is_bytes: bool,
+    delivery: Delivery,
     dtype: Bound<'py, PyArrayDescr>,
     shape: Option<Vec<npy_intp>>,
     item_bytes: usize,
 }
 
 impl<'py> Kind<'py> {
-    fn of(dataset: &Dataset, batch: &BatchRead, field: &Field, py: Python<'py>) -> PyResult<Self> {
-        let is_bytes = is_record(dataset.of_records(batch.schema()), field);
+    fn of(dataset: &Dataset, batch: &BatchRead, number: usize, py: Python<'py>) -> PyResult<Self> {
+        let (field, index) = (&batch.decoding().fields()[number], batch.index());
+        let delivery = batch.decoding().deliveries().nth(number).unwrap_or(Delivery::Array);
+        let is_as_stored = delivery == Delivery::Array && *field == index.fields()[number];
+        let is_bytes = is_as_stored && is_record(dataset.of_records(index.schema()), field);
         let shape = field_shape(field).map(|shape| npy_shape(shape).collect());
-        Ok(Self { is_bytes, dtype: dtype_of(py, field)?, shape, item_bytes: field.dtype.item_bytes() })
+        let (dtype, item_bytes) = (dtype_of(py, field)?, field.dtype.item_bytes());
+        Ok(Self { is_bytes, delivery, dtype, shape, item_bytes })
     }
 
     /// An object for a value of this length, and its memory.
@@ -318,6 +328,9 @@ impl<'py> Kind<'py> {
 
     /// An object with this value.
     fn with(&self, py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        if self.delivery != Delivery::Array {
+            return object(py, self.delivery, value);
+        }
         if self.is_bytes {
             return Ok(PyBytes::new(py, value).into_any());
         }

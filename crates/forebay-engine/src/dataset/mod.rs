@@ -142,7 +142,7 @@ impl IndexedDataset {
         Self { computer: Some(computer), ..self }
     }
 
-    /// The same data set; single samples are decoded by `decoders`.
+    /// The same data set; samples that are read by id are decoded by `decoders`.
     #[must_use]
     pub fn decoding_with(self, decoders: FieldDecoders) -> Self {
         Self { decoders, ..self }

@@ -1,8 +1,9 @@
-//! Decodes records by their schema into the places of their fields.
+//! Decodes records by their schema and field decoders into the places of their fields.
 
 use std::sync::OnceLock;
 
 use forebay_format::FieldOut;
+use forebay_image::{ImageDecoder, SampleKey};
 use forebay_types::Layout;
 
 use crate::dataset::batch_read::place::Place;
@@ -12,11 +13,13 @@ use crate::error::Error;
 use crate::host::Host;
 
 impl BatchRead {
-    /// Reads the records into memory of this call and decodes them.
+    /// Reads the records into memory of this call with `readers` threads, and decodes them with
+    /// `decoders`.
     pub(super) fn decode(
         &self,
         places: &[Option<Place>],
-        threads: usize,
+        readers: usize,
+        decoders: usize,
         caller: &dyn Host,
     ) -> Result<Decoded, Error> {
         let columns = self.located.columns();
@@ -32,7 +35,7 @@ impl BatchRead {
             into.push(unsafe { Place::new(std::ptr::NonNull::from(&mut *record).cast(), *length) });
             rest = after;
         }
-        self.scatter(&into, threads, caller)?;
+        self.scatter(&into, readers, caller)?;
         drop(into);
         let mut starts = Vec::with_capacity(cells);
         let mut end = 0;
@@ -42,13 +45,13 @@ impl BatchRead {
         }
         let decoded: Vec<OnceLock<Vec<Vec<u8>>>> =
             std::iter::repeat_with(OnceLock::new).take(self.samples.len()).collect();
-        in_threads(self.samples.len(), threads, caller, |sample, _| {
+        in_threads(self.samples.len(), decoders, caller, |sample, memory| {
             let columns: Vec<&[u8]> = (sample * columns..(sample + 1) * columns)
                 .map(|cell| &records[starts[cell]..starts[cell] + lengths[cell]])
                 .collect();
-            let fields = self.fields().len();
-            let ragged =
-                self.decode_record(sample, &columns, &places[sample * fields..(sample + 1) * fields])?;
+            let fields = self.decoding.fields().len();
+            let places = &places[sample * fields..(sample + 1) * fields];
+            let ragged = self.decode_record(sample, &columns, places, &mut memory.images)?;
             let _ = decoded[sample].set(ragged);
             Ok(())
         })?;
@@ -61,8 +64,9 @@ impl BatchRead {
         sample: usize,
         columns: &[&[u8]],
         places: &[Option<Place>],
+        images: &mut ImageDecoder,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let is_ragged = |place: usize| self.fields()[place].layout == Layout::Ragged;
+        let is_ragged = |place: usize| self.decoding.fields()[place].layout == Layout::Ragged;
         let mut ragged: Vec<Vec<u8>> = Vec::new();
         ragged.resize_with((0..places.len()).filter(|place| is_ragged(*place)).count(), Vec::new);
         let mut takes: Vec<_> =
@@ -76,11 +80,10 @@ impl BatchRead {
                 None => out.extend(takes.next().map(|take| FieldOut::Ragged(take))),
             }
         }
-        let decoded = self.index.schema().decode(columns, &mut out);
+        let key = SampleKey { sample: self.samples[sample].0, ..SampleKey::default() };
+        let decoded = self.decoding.decode(self.index.schema(), columns, key, images, &mut out);
         drop(out);
-        decoded.map_err(|error| {
-            self.bad_sample(sample, error.offset, error.what, error.expected, error.found)
-        })?;
+        decoded.map_err(|(column, error)| self.bad_sample(sample, column, error))?;
         Ok(ragged)
     }
 }

@@ -6,8 +6,8 @@
 //! 3. [`BatchRead::fill`] makes the reads in threads (`workers.rs`). A thread checks and decodes
 //!    what it has read, and copies it to the places (`scatter.rs`). A coded unit is decoded once
 //!    for all samples of the call.
-//! 4. If a schema decodes the records, they go to memory of the call first, and their fields to the
-//!    places (`fields.rs`).
+//! 4. If a schema or field decoders decode the records, they go to memory of the call first, and
+//!    their fields to the places (`fields.rs`). What is random is as in epoch 0 of seed 0.
 //!
 //! Each byte is read once, and each record is verified by the checksum that its format has. The
 //! files stay open (`open_files.rs`). An error names the file and offset of the first read that
@@ -21,7 +21,7 @@ mod workers;
 
 use std::sync::{Arc, OnceLock};
 
-use forebay_format::{Index, Schema};
+use forebay_format::{Index, SchemaError};
 use forebay_plan::{RandomReads, read_threads};
 use forebay_types::{Field, Layout, Located, SampleId};
 
@@ -32,12 +32,14 @@ pub(crate) use open_files::OpenFiles;
 use crate::dataset::IndexedDataset;
 use crate::dataset::batch_read::scatter::Scatter;
 use crate::dataset::batch_read::workers::in_threads;
+use crate::dataset::field_decoders::{Decoding, decode_threads};
 use crate::error::Error;
 use crate::host::Host;
 
 /// Samples that are to be read: located, with the reads that fetch them.
 pub struct BatchRead {
     index: Arc<Index>,
+    decoding: Arc<Decoding>,
     files: Arc<OpenFiles>,
     /// The samples, each once, in ascending order.
     samples: Vec<SampleId>,
@@ -46,9 +48,11 @@ pub struct BatchRead {
     located: Located,
     reads: RandomReads,
     is_local: bool,
+    /// Threads that decode images; 0 where there are none.
+    decode_threads: usize,
 }
 
-/// Values of ragged fields that a schema decoded: for each sample those of its ragged fields, in
+/// Values of ragged fields that were decoded: for each sample those of its ragged fields, in
 /// the order of the fields.
 pub type Decoded = Vec<Vec<Vec<u8>>>;
 
@@ -60,6 +64,7 @@ impl BatchRead {
     /// loading the index returns.
     pub fn prepare(source: &IndexedDataset, ids: &[u64], caller: &dyn Host) -> Result<Self, Error> {
         let index = source.index(caller)?.index;
+        let decoding = source.decoding(&index)?;
         let files = source.open_files(&index)?;
         let mut samples: Vec<SampleId> = ids.iter().copied().map(SampleId).collect();
         samples.sort_unstable();
@@ -70,7 +75,9 @@ impl BatchRead {
         index.locate(&samples, &mut located)?;
         let is_local = source.is_local();
         let reads = RandomReads::of(&located, is_local);
-        let prepared = Self { index, files, samples, slots, located, reads, is_local };
+        let decode_threads = decode_threads(&source.decoders, 1);
+        let prepared =
+            Self { index, decoding, files, samples, slots, located, reads, is_local, decode_threads };
         prepared.check_lengths()?;
         Ok(prepared)
     }
@@ -85,22 +92,27 @@ impl BatchRead {
         &self.slots
     }
 
-    /// The fields of a sample.
-    pub fn fields(&self) -> &[Field] {
-        self.index.fields()
+    /// The index that the samples were found in.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
-    /// How records become fields.
-    pub fn schema(&self) -> &Schema {
-        self.index.schema()
+    /// The fields of a sample, and their decoders.
+    pub fn decoding(&self) -> &Decoding {
+        &self.decoding
+    }
+
+    /// Whether the fields are the columns of the records, as they are in the files.
+    pub fn is_direct(&self) -> bool {
+        self.index.schema().is_identity() && self.decoding.is_empty()
     }
 
     /// Length of the value of a field \[bytes\]; `None` if only decoding tells.
     pub fn value_bytes(&self, sample: usize, field: usize) -> Option<u64> {
-        if self.index.schema().is_identity() {
+        if self.is_direct() {
             return Some(self.column_bytes(sample, field));
         }
-        self.fields()[field].sample_bytes()
+        self.decoding.fields()[field].sample_bytes()
     }
 
     /// Reads the samples. `places` has an entry for each sample and field, sample by sample: for
@@ -119,13 +131,14 @@ impl BatchRead {
         caller: &dyn Host,
     ) -> Result<Decoded, Error> {
         let reads = self.reads.reads().len();
-        let threads = read_threads(threads, reads, self.reads.bytes(), self.is_local, cores());
-        let decoded = if self.index.schema().is_identity() {
+        let readers = read_threads(threads, reads, self.reads.bytes(), self.is_local, cores());
+        let decoded = if self.is_direct() {
             let places: Vec<Place> = places.iter().map(|place| place.expect("its length is known")).collect();
-            self.scatter(&places, threads, caller)?;
+            self.scatter(&places, readers, caller)?;
             Vec::new()
         } else {
-            self.decode(places, threads, caller)?
+            let decoders = threads.unwrap_or(readers.max(self.decode_threads));
+            self.decode(places, readers, decoders, caller)?
         };
         let shards = self.reads.reads().iter().map(|read| read.extent.shard);
         for warning in self.files.check_unchanged(source.dataset(), shards)? {
@@ -148,7 +161,7 @@ impl BatchRead {
 
     /// Compares the lengths of raw values of fixed size.
     fn check_lengths(&self) -> Result<(), Error> {
-        if !self.index.schema().is_identity() {
+        if !self.is_direct() {
             return Ok(());
         }
         for (column, field) in self.index.fields().iter().enumerate() {
@@ -157,30 +170,37 @@ impl BatchRead {
             for sample in 0..self.samples.len() {
                 let found = self.column_bytes(sample, column);
                 if found != expected {
-                    return Err(self.bad_sample(
-                        sample,
-                        0,
-                        format!("length of field {:?}", field.name),
-                        format!("{expected} bytes as in all other records"),
-                        format!("{found} bytes"),
-                    ));
+                    let error = SchemaError {
+                        what: format!("length of field {:?}", field.name),
+                        offset: 0,
+                        expected: format!("{expected} bytes as in all other records"),
+                        found: format!("{found} bytes"),
+                    };
+                    return Err(self.bad_sample(sample, column, error));
                 }
             }
         }
         Ok(())
     }
 
-    /// The error of a sample that is not what its schema says; `within`: where in its record.
-    fn bad_sample(&self, sample: usize, within: u64, what: String, expected: String, found: String) -> Error {
-        let place = self.located.slices(sample, 0).first().and_then(|slice| {
+    /// The error of a sample of which a column is not what its schema or decoder says.
+    fn bad_sample(&self, sample: usize, column: usize, error: SchemaError) -> Error {
+        let place = self.located.slices(sample, column).first().and_then(|slice| {
             let extent = scatter::first_extent(&self.located, slice.unit)?;
             Some((extent, slice.offset))
         });
         let (path, offset) = place.map_or((String::new(), 0), |(extent, offset)| {
             (self.files.path(extent.shard).display().to_string(), extent.offset + offset)
         });
-        let (sample, offset) = (self.samples[sample].0, offset + within);
-        Error::BadSample { sample, path, offset, what, expected, found }
+        let SchemaError { what, offset: within, expected, found } = error;
+        Error::BadSample {
+            sample: self.samples[sample].0,
+            path,
+            offset: offset + within,
+            what,
+            expected,
+            found,
+        }
     }
 }
 

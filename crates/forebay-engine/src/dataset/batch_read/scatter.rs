@@ -199,7 +199,7 @@ impl<'a> Scatter<'a> {
         {
             return self.straight(*extent, self.unit_of_piece[*piece as usize], place);
         }
-        let ThreadMemory { read: buffer, decoded } = memory;
+        let ThreadMemory { read: buffer, decoded, .. } = memory;
         let buffer = first_bytes(buffer, read.extent.length as usize);
         match self.files.read(read.extent, 0, &mut [], buffer) {
             Ok(()) => {

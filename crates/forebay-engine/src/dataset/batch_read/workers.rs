@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_image::ImageDecoder;
+
 use crate::error::Error;
 use crate::host::Host;
 
@@ -24,6 +26,8 @@ pub(super) struct ThreadMemory {
     pub(super) read: Vec<u8>,
     /// What was decoded.
     pub(super) decoded: Vec<u8>,
+    /// What decodes images.
+    pub(super) images: ImageDecoder,
 }
 
 /// The first `length` bytes of memory that is kept from use to use; what they hold is not said.
