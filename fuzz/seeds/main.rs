@@ -35,6 +35,13 @@ use npy_writer::{Member, npy, zip};
 use serde_json::Value;
 use tar_writer::Kind;
 
+/// Images of the crate that decodes them; how each is decoded stands before it.
+const IMAGES: [(&str, [u8; 3], &[u8]); 3] = [
+    ("noise-jpg", [0x46, 0, 1], include_bytes!("../../crates/forebay-image/tests/images/noise.jpg")),
+    ("progressive-jpg", [0x46, 66, 7], include_bytes!("../../crates/forebay-image/tests/images/progressive.jpg")),
+    ("noise-png", [0x46, 129, 3], include_bytes!("../../crates/forebay-image/tests/images/noise.png")),
+];
+
 fn main() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
     let write = |target: &str, name: &str, bytes: &[u8]| {
@@ -161,6 +168,9 @@ fn main() {
     write("tier_log", "header", &tier_log()[..16]);
     write("file_table", "example", &file_table());
     write("file_table", "header", &file_table()[..512]);
+    for (name, how, image) in IMAGES {
+        write("image", name, &[&how, image].concat());
+    }
 }
 
 /// Arrow and Parquet files, as pyarrow wrote them.

@@ -1,7 +1,13 @@
-//! Damaged images, and bytes that are none: an error or pixels, never a panic of the caller.
+//! Damaged images, and bytes that are none: an error or pixels, never a panic of the caller. So do
+//! the seeds of the fuzz target `image`, which runs the same function.
+
+use std::path::Path;
 
 use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, Resize, SampleKey};
 use proptest::prelude::*;
+
+#[path = "support/any_image.rs"]
+mod any_image;
 
 /// A JPEG of 40 x 24 pixels in 4:2:0, and a PNG of 9 x 7: noise, by Pillow.
 const IMAGES: [&[u8]; 3] = [
@@ -49,9 +55,31 @@ proptest! {
     }
 
     #[test]
+    fn any_size_and_resize_of_a_damaged_image_is_an_image_or_an_error(
+        kind in 0..3_usize, how: [u8; 3], damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let mut data = [&how, IMAGES[kind]].concat();
+        for (at, byte) in damage {
+            let at = at.index(data.len());
+            data[at] = byte;
+        }
+        prop_assert!(any_image::decode(&data).is_some());
+    }
+
+    #[test]
     fn an_image_that_is_cut_off_is_an_error(kind in 0..3_usize, cut in 0.0_f64..0.9, sample: u64) {
         let data = IMAGES[kind];
         prop_assert!(decode(&data[..(data.len() as f64 * cut) as usize], sample).is_none());
+    }
+}
+
+#[test]
+fn the_seeds_of_the_fuzz_target_are_images() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/image");
+    for name in ["noise-jpg", "progressive-jpg", "noise-png"] {
+        let seed = std::fs::read(seeds.join(name)).expect("a seed");
+        let decoded = any_image::decode(&seed).expect("more than three bytes");
+        assert!(decoded.is_ok_and(|pixels| pixels.iter().any(|value| *value > 0)), "{name}");
     }
 }
 
