@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,14 @@ def test_a_level_that_is_none_is_refused(damaged):
         process.kill()
     assert returncode == 1
     assert "OptionError: FOREBAY_LOG" in stderr
+
+
+def test_the_page_of_events_has_each_warning_and_error_of_the_engine():
+    root = Path(__file__).parent.parent
+    sources = "".join(path.read_text() for path in sorted(root.glob("crates/*/src/**/*.rs")))
+    calls = re.findall(r"tracing::(warn|error)!\((?:[^\"]*?)\"([^\"]+)\"", sources)
+    levels = {"warn": "warning", "error": "error"}
+    page = (root / "docs/logging.md").read_text()
+    missing = [text for level, text in calls if f"| `{text}` | {levels[level]} |" not in page]
+    assert len(calls) > 10
+    assert missing == []
