@@ -2,17 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-
 use crate::crop::{Crop, crop};
 use crate::error::ImageError;
 use crate::jpeg;
 use crate::jpeg_frame::hex;
+use crate::output::Output;
 use crate::pixels::Pixels;
 use crate::png::Png;
 use crate::random::SampleKey;
-use crate::spec::{ImageSpec, Mode, PixelLayout};
+use crate::spec::ImageSpec;
 
 /// Largest image that is decoded \[pixels\]: 134 million, more than cameras have. It takes up to
 /// 400 MB while it is decoded.
@@ -34,9 +32,7 @@ const OTHERS: [(&str, usize, &[u8]); 7] = [
 /// Decodes images; keeps memory from one to the next. Each thread has its own.
 #[derive(Default)]
 pub struct ImageDecoder {
-    resizer: Resizer,
-    /// Pixels in order of height, width, channels, where the result has another.
-    scratch: Vec<u8>,
+    output: Output,
 }
 
 impl ImageDecoder {
@@ -61,51 +57,8 @@ impl ImageDecoder {
         let (pixels, crop) = decoded.unwrap_or_else(|_| {
             Err(ImageError::new("image", 0, "one that is sound", "a panic of its decoder"))
         })?;
-        match spec.layout {
-            PixelLayout::Hwc => self.resize(&pixels, spec, &crop, out),
-            PixelLayout::Chw => {
-                let mut scratch = std::mem::take(&mut self.scratch);
-                scratch.resize(out.len(), 0);
-                self.resize(&pixels, spec, &crop, &mut scratch);
-                let channels = spec.mode.channels();
-                for (channel, plane) in out.chunks_exact_mut(scratch.len() / channels).enumerate() {
-                    for (into, pixel) in plane.iter_mut().zip(scratch.chunks_exact(channels)) {
-                        *into = pixel[channel];
-                    }
-                }
-                self.scratch = scratch;
-            }
-        }
+        self.output.write(&pixels, spec, &crop, out);
         Ok(())
-    }
-
-    /// Resizes the crop of `pixels` into `out`, and mirrors it.
-    fn resize(&mut self, pixels: &Pixels, spec: &ImageSpec, crop: &Crop, out: &mut [u8]) {
-        let kind = match spec.mode {
-            Mode::Rgb => PixelType::U8x3,
-            Mode::Gray => PixelType::U8,
-        };
-        let (width, height) = (pixels.width as f64, pixels.height as f64);
-        let left = (crop.left * pixels.scale - pixels.left as f64).clamp(0.0, width - 1.0);
-        let top = (crop.top * pixels.scale - pixels.top as f64).clamp(0.0, height - 1.0);
-        let wide = (crop.width * pixels.scale).min(width - left);
-        let high = (crop.height * pixels.scale).min(height - top);
-        let from = ImageRef::new(pixels.width as u32, pixels.height as u32, &pixels.bytes, kind);
-        let from = from.expect("the number of bytes was checked");
-        let mut into =
-            Image::from_slice_u8(spec.width, spec.height, out, kind).expect("as long as the spec says");
-        let options = ResizeOptions::new()
-            .crop(left, top, wide, high)
-            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-            .use_alpha(false);
-        self.resizer.resize(&from, &mut into, &options).expect("a crop inside of the image, of one type");
-        drop(into);
-        if crop.flip {
-            let channels = spec.mode.channels();
-            for row in out.chunks_exact_mut(spec.width as usize * channels) {
-                mirror(row, channels);
-            }
-        }
     }
 }
 
@@ -125,15 +78,4 @@ fn decode(data: &[u8], spec: &ImageSpec, key: SampleKey) -> Result<(Pixels, Crop
         OTHERS.iter().find(|(_, at, start)| data.get(*at..).is_some_and(|rest| rest.starts_with(start)));
     let found = other.map_or_else(|| hex(data), |(name, ..)| (*name).to_owned());
     Err(ImageError::new("start of the image", 0, "that of a JPEG or PNG", found))
-}
-
-/// Mirrors a row of pixels.
-fn mirror(row: &mut [u8], channels: usize) {
-    let pixels = row.len() / channels;
-    for pixel in 0..pixels / 2 {
-        let (first, second) = (pixel * channels, (pixels - 1 - pixel) * channels);
-        for channel in 0..channels {
-            row.swap(first + channel, second + channel);
-        }
-    }
 }

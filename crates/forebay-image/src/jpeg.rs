@@ -4,6 +4,8 @@
 //!   entropy coding needs.
 //! - The inverse DCT makes 1/2, 1/4 or 1/8 of the size where the result is still larger by
 //!   `REDUCED_MARGIN`.
+//! - Without that, luminance and chrominance stay apart: `output` converts the colors of the rows
+//!   of the result alone.
 //!
 //! Progressive images, restart markers and gray images are decoded; CMYK is converted without a
 //! profile. Images of unusual colors or sampling are decoded whole. The orientation of EXIF and
@@ -15,12 +17,17 @@ use crate::crop::Crop;
 use crate::decoder::MAX_PIXELS;
 use crate::error::ImageError;
 use crate::jpeg_frame::Frame;
-use crate::pixels::{Pixels, check_size, from_cmyk};
+use crate::pixels::{Pixels, Plane, check_size, from_cmyk};
 use crate::spec::{ImageSpec, Mode};
 
 /// How much larger than the result a reduced image is at least: the reduction itself is a coarse
 /// filter, which the one of the resize has to outweigh.
 const REDUCED_MARGIN: f64 = 1.5;
+/// How much more rows than its crop a result has at most that is made from planes: with more, the
+/// ways to enlarge chrominance differ by more than rounding.
+const MAX_ENLARGED: f64 = 2.0;
+/// Pixels beside a crop that the filter of a resize uses: half of those that become one pixel.
+const EDGE: f64 = 2.0;
 /// Scans of a progressive image, at most: a real one has a dozen, and each costs a pass over it.
 const MAX_SCANS: usize = 256;
 
@@ -40,6 +47,16 @@ pub(crate) fn size(data: &[u8]) -> Result<(Frame, u32, u32), ImageError> {
     Ok((frame, width, height))
 }
 
+fn failed(error: &JpegError) -> ImageError {
+    ImageError::new("JPEG", 0, "an image", error.to_string())
+}
+
+/// A decoder that is bounded.
+fn bounded(data: &[u8]) -> Result<Decoder<'_>, ImageError> {
+    let limits = DecodeLimits { max_pixels: MAX_PIXELS, max_scans: MAX_SCANS, ..DecodeLimits::default() };
+    Decoder::new_with_limits(data, limits).map_err(|error| failed(&error))
+}
+
 /// Decodes what `crop` needs for a result of `spec`.
 pub(crate) fn decode(
     data: &[u8],
@@ -47,7 +64,51 @@ pub(crate) fn decode(
     spec: &ImageSpec,
     crop: &Crop,
 ) -> Result<Pixels, ImageError> {
-    let eighths = reduced(spec, crop);
+    let is_enlarged = crop.height * MAX_ENLARGED < f64::from(spec.height);
+    match (reduced(spec, crop), frame.planes) {
+        (8, Some(sampling)) if !is_enlarged => in_planes(data, frame, sampling, crop),
+        (eighths, _) => interleaved(data, frame, spec, crop, eighths),
+    }
+}
+
+/// Decodes the pixels of a crop, as the JPEG has them.
+fn in_planes(data: &[u8], frame: &Frame, sampling: [usize; 2], crop: &Crop) -> Result<Pixels, ImageError> {
+    let (width, height) = (usize::from(frame.width), usize::from(frame.height));
+    // The first pixel is one of chrominance, too.
+    let first = |start: f64, step: usize, size: usize| {
+        ((start - EDGE).max(0.0).floor() as usize).min(size - 1) / step * step
+    };
+    let end = |end: f64, size: usize| ((end + EDGE).ceil() as usize).min(size);
+    let (left, right) = (first(crop.left, sampling[0], width), end(crop.left + crop.width, width));
+    let (top, bottom) = (first(crop.top, sampling[1], height), end(crop.top + crop.height, height));
+    let cut = frame.cut(data, bottom);
+    let mut decoder = bounded(cut.as_deref().unwrap_or(data))?;
+    decoder.set_crop_y(top, bottom - top);
+    let image = decoder.decode_raw().map_err(|error| failed(&error))?;
+    let sizes = image.plane_widths.into_iter().zip(image.plane_heights);
+    let mut planes = image.planes.into_iter().zip(sizes).enumerate().map(|(number, (bytes, size))| {
+        let [across, down] = if number == 0 { [1, 1] } else { sampling };
+        let plane = Plane::new("JPEG", bytes, 1, size.0, size.1)?;
+        let columns = left / across..right.div_ceil(across).min(plane.row_pixels);
+        let rows = top / down..bottom.div_ceil(down).min(plane.rows);
+        let scale = [1.0 / across as f64, 1.0 / down as f64];
+        Ok(Plane { valid: [columns, rows], scale, ..plane })
+    });
+    match [planes.next(), planes.next(), planes.next()] {
+        [Some(luminance), Some(blue), Some(red)] => Ok(Pixels::YCbCr([luminance?, blue?, red?])),
+        [Some(luminance), ..] => Ok(Pixels::Luminance(luminance?)),
+        [None, ..] => Err(ImageError::new("JPEG", 0, "an image", "no component")),
+    }
+}
+
+/// Decodes a crop, or the whole image if it is unusual, at a number of eighths of its size.
+fn interleaved(
+    data: &[u8],
+    frame: &Frame,
+    spec: &ImageSpec,
+    crop: &Crop,
+    eighths: u32,
+) -> Result<Pixels, ImageError> {
     let scale = f64::from(eighths) / 8.0;
     // In pixels of the reduced image, rounded outwards.
     let reduce = |pixels: u16| (usize::from(pixels) * eighths as usize).div_ceil(8);
@@ -59,38 +120,26 @@ pub(crate) fn decode(
         top = ((crop.top * scale).floor() as usize).min(whole_height - 1);
         right = (((crop.left + crop.width) * scale).ceil() as usize).clamp(left + 1, whole_width);
         bottom = (((crop.top + crop.height) * scale).ceil() as usize).clamp(top + 1, whole_height);
-        cut = frame.cut(data, (bottom * 8).div_ceil(eighths as usize));
+        // The last rows need those of the next block, too.
+        cut = frame.cut(data, (bottom * 8).div_ceil(eighths as usize) + usize::from(frame.unit_rows));
     }
-    let limits = DecodeLimits { max_pixels: MAX_PIXELS, max_scans: MAX_SCANS, ..DecodeLimits::default() };
-    let failed = |error: JpegError| ImageError::new("JPEG", 0, "an image", error.to_string());
-    let mut decoder = Decoder::new_with_limits(cut.as_deref().unwrap_or(data), limits).map_err(failed)?;
+    let mut decoder = bounded(cut.as_deref().unwrap_or(data))?;
     decoder.set_output_format(match (frame.components, spec.mode) {
         (4, _) => PixelFormat::Cmyk,
         (_, Mode::Rgb) => PixelFormat::Rgb,
         (_, Mode::Gray) => PixelFormat::Grayscale,
     });
-    decoder.set_scale(ScalingFactor::try_new(1, 8 / eighths).map_err(failed)?);
+    decoder.set_scale(ScalingFactor::try_new(1, 8 / eighths).map_err(|error| failed(&error))?);
     if frame.is_usual {
         decoder.set_crop_region(left, top, right - left, bottom - top);
     }
-    let image = decoder.decode_image().map_err(failed)?;
+    let image = decoder.decode_image().map_err(|error| failed(&error))?;
     let bytes =
         if frame.components == 4 { from_cmyk(&image.data, frame.is_adobe, spec.mode) } else { image.data };
+    let plane = Plane::new("JPEG", bytes, spec.mode.channels(), image.width, image.height)?;
     // The decoder begins at a whole block, to the left of the crop.
-    let pixels = Pixels {
-        bytes,
-        width: image.width,
-        height: image.height,
-        left: (left + (right - left)).saturating_sub(image.width),
-        top,
-        scale,
-    };
-    let expected = pixels.width * pixels.height * spec.mode.channels();
-    if pixels.bytes.len() != expected {
-        let found = format!("{}", pixels.bytes.len());
-        return Err(ImageError::new("JPEG: decoded bytes", 0, expected.to_string(), found));
-    }
-    Ok(pixels)
+    let origin = [right.saturating_sub(image.width), top];
+    Ok(Pixels::Interleaved(Plane { origin, scale: [scale; 2], ..plane }))
 }
 
 /// By which eighth of the size the image is large enough.

@@ -25,6 +25,9 @@ pub(crate) struct Frame {
     /// Whether it is gray or of luminance and chrominance, in one of the usual samplings. Of others
     /// the decoder does not crop the right part.
     pub(crate) is_usual: bool,
+    /// Pixels of luminance per pixel of chrominance, across and down, if the decoder returns them
+    /// in planes: one that is usual, and Huffman-coded.
+    pub(crate) planes: Option<[usize; 2]>,
     /// Whether an Adobe marker is there, whose programs store inverted inks.
     pub(crate) is_adobe: bool,
     /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
@@ -86,6 +89,7 @@ impl Frame {
                         components: *components,
                         unit_rows: 8 * u16::from(vertical.max().unwrap_or(1).max(1)),
                         is_usual: is_usual(rest),
+                        planes: planes(rest).filter(|_| matches!(marker, 0xc0..=0xc2)),
                         is_adobe: false,
                         is_sequential: matches!(marker, 0xc0 | 0xc1),
                         offset: at - 2,
@@ -102,8 +106,10 @@ impl Frame {
                         return wrong("header", at - 2, "a frame before its scan", "a scan".into());
                     };
                     let is_whole = segment.first() == Some(&frame.components);
+                    let is_usual = frame.is_usual && !(is_rgb && frame.components == 3);
                     return Ok(Self {
-                        is_usual: frame.is_usual && !(is_rgb && frame.components == 3),
+                        is_usual,
+                        planes: frame.planes.filter(|_| is_usual),
                         is_adobe,
                         is_sequential: frame.is_sequential && is_whole,
                         scan_at: at + 2 + segment.len(),
@@ -116,15 +122,15 @@ impl Frame {
         }
     }
 
-    /// The image cut after the `rows` first rows, rounded up to whole blocks and one more, which
-    /// the rows above need; `None` where that is not possible, or saves nothing.
+    /// The image cut after the `rows` first rows, rounded up to whole blocks; `None` where that is
+    /// not possible, or saves nothing.
     ///
     /// A sequential scan has its blocks row by row, so a lower height in the header is all that it
     /// takes. The end of the image has to be there: one that is cut off is an error wherever the
     /// crop is.
     pub(crate) fn cut(&self, data: &[u8], rows: usize) -> Option<Vec<u8>> {
         let unit = usize::from(self.unit_rows);
-        let height = (rows.div_ceil(unit) + 1) * unit;
+        let height = rows.div_ceil(unit) * unit;
         let ends = || data[self.scan_at..].windows(2).rev().any(|two| two == [0xff, EOI]);
         if !self.is_sequential || height >= usize::from(self.height) || !ends() {
             return None;
@@ -145,6 +151,17 @@ fn is_usual(components: &[u8]) -> bool {
             matches!(first, 0x11 | 0x21 | 0x22) && [*second, *third] == [0x11; 2] && [*r, *g, *b] != *b"RGB"
         }
         _ => false,
+    }
+}
+
+/// Sampling of luminance against chrominance, across and down, of components in planes.
+fn planes(components: &[u8]) -> Option<[usize; 2]> {
+    match components {
+        [_, 0x11, _] => Some([1, 1]),
+        [_, first, ..] if components.len() == 9 && is_usual(components) => {
+            Some([usize::from(first >> 4), usize::from(first & 15)])
+        }
+        _ => None,
     }
 }
 

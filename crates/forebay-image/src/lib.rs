@@ -7,7 +7,8 @@
 //! - `crop`: which part of an image becomes the result.
 //! - `jpeg_frame`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at a reduced size
 //!   if that is enough.
-//! - `decoder`: puts them together, and resizes.
+//! - `output`: resizes what was decoded, and converts colors.
+//! - `decoder`: puts them together.
 //!
 //! An image is recognized by its first bytes, never by a name. Every size that an image claims is
 //! checked before memory is allocated for it. A decoder that panics is an error of its image.
@@ -19,6 +20,7 @@ mod decoder;
 mod error;
 mod jpeg;
 mod jpeg_frame;
+mod output;
 mod pixels;
 mod png;
 mod random;

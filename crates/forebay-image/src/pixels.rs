@@ -1,18 +1,55 @@
 //! Pixels of a part of an image, perhaps at a reduced size.
 
+use std::ops::Range;
+
 use crate::error::ImageError;
 use crate::spec::Mode;
 
-/// Decoded pixels, row by row, `mode.channels()` bytes each.
-pub(crate) struct Pixels {
+/// Decoded pixels of an image.
+pub(crate) enum Pixels {
+    /// All channels of a pixel side by side, as the mode says.
+    Interleaved(Plane),
+    /// Luminance, and blue and red chrominance, which may have fewer pixels.
+    YCbCr([Plane; 3]),
+    /// Luminance alone, of any mode.
+    Luminance(Plane),
+}
+
+/// Pixels row by row.
+pub(crate) struct Plane {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    /// Where the part begins, in pixels of the reduced image.
-    pub(crate) left: usize,
-    pub(crate) top: usize,
-    /// Pixels of the reduced image per pixel of the image.
-    pub(crate) scale: f64,
+    /// Pixels of a row in `bytes`.
+    pub(crate) row_pixels: usize,
+    /// Rows in `bytes`.
+    pub(crate) rows: usize,
+    /// The columns and rows that hold pixels of the image.
+    pub(crate) valid: [Range<usize>; 2],
+    /// Where the first pixel of `bytes` lies, in pixels of the plane: column and row.
+    pub(crate) origin: [usize; 2],
+    /// Pixels of the plane per pixel of the image: across, and down.
+    pub(crate) scale: [f64; 2],
+}
+
+impl Plane {
+    /// Pixels of the whole image, all of them valid.
+    ///
+    /// # Errors
+    /// If a decoder of `format` returned another number of bytes, or no pixels.
+    pub(crate) fn new(
+        format: &str,
+        bytes: Vec<u8>,
+        channels: usize,
+        row_pixels: usize,
+        rows: usize,
+    ) -> Result<Self, ImageError> {
+        if bytes.is_empty() || bytes.len() != row_pixels * rows * channels {
+            let found = bytes.len().to_string();
+            let expected = format!("{row_pixels} x {rows} pixels");
+            return Err(ImageError::new(format!("{format}: decoded bytes"), 0, expected, found));
+        }
+        let valid = [0..row_pixels, 0..rows];
+        Ok(Self { bytes, row_pixels, rows, valid, origin: [0; 2], scale: [1.0; 2] })
+    }
 }
 
 /// Converts pixels of red, green, blue, and `skip` bytes more, to a mode.

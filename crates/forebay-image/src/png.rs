@@ -6,7 +6,7 @@ use png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
 use crate::decoder::MAX_PIXELS;
 use crate::error::ImageError;
-use crate::pixels::{Pixels, check_size, from_gray, from_rgb};
+use crate::pixels::{Pixels, Plane, check_size, from_gray, from_rgb};
 use crate::spec::Mode;
 
 /// Memory of the decoder besides the pixels \[bytes\]: palettes, profiles, a row.
@@ -58,15 +58,6 @@ impl<'a> Png<'a> {
             }
         };
         let (width, height) = (frame.width as usize, frame.height as usize);
-        if bytes.len() != width * height * mode.channels() {
-            let found = bytes.len().to_string();
-            return Err(ImageError::new(
-                "PNG: decoded bytes",
-                0,
-                format!("{width} x {height} pixels"),
-                found,
-            ));
-        }
-        Ok(Pixels { bytes, width, height, left: 0, top: 0, scale: 1.0 })
+        Ok(Pixels::Interleaved(Plane::new("PNG", bytes, mode.channels(), width, height)?))
     }
 }
