@@ -290,7 +290,7 @@ class Dataset:
         """
         chosen = checked_ids(ids, len(self))
         selected = type(self).__new__(type(self))
-        selected._options = self._options
+        selected._options, selected._opened_paths = self._options, self._opened_paths
         selected._native = self._native.select(chosen)
         selected._ids = chosen if self._ids is None else self._ids[chosen]
         selected._ids.flags.writeable = False
