@@ -32,7 +32,7 @@ SHUFFLED = ("beegfs",)
 OTHER_MIB = 8
 """Of memory beside the window: batch buffers and control."""
 MOST_WRITTEN_MIB = 2048
-"""Larger data are holes of a file: beside the memory of the nodes, they do not fit in the machine."""
+"""Larger data are holes of a file: beside the nodes, they do not fit in the machine."""
 TURNS = 16
 """Sections of a window, at most."""
 

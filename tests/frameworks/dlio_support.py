@@ -89,7 +89,7 @@ def write(folder: Path, format: str, *, varied: bool = False) -> dict[int, np.nd
 def arguments(described: dict[str, Any]) -> Any:
     """Return DLIO's arguments for a workload, in this process alone."""
     # Open MPI would leave a segment of shared memory behind, which one process does not need.
-    os.environ["OMPI_MCA_btl"] = "self"
+    os.environ["OMPI_MCA_btl"] = "self"  # noqa: SIM112 as Open MPI names it
     DLIOMPI.reset()
     DLIOMPI.get_instance().initialize()
     ConfigArguments.reset()

@@ -58,8 +58,10 @@ impl Output {
         let size = [spec.width, spec.height];
         let resizer = &mut self.resizer;
         match (pixels, spec.mode) {
-            (Pixels::Interleaved(plane) | Pixels::Luminance(plane), Mode::Gray)
-            | (Pixels::YCbCr([plane, ..]), Mode::Gray) => {
+            (
+                Pixels::Interleaved(plane) | Pixels::Luminance(plane) | Pixels::YCbCr([plane, ..]),
+                Mode::Gray,
+            ) => {
                 resize::<U8>(resizer, plane, part(plane, crop), size, out);
             }
             (Pixels::Interleaved(plane), Mode::Rgb) => {

@@ -6,6 +6,7 @@ use crate::error::ImageError;
 use crate::spec::Mode;
 
 /// Decoded pixels of an image.
+#[expect(clippy::large_enum_variant, reason = "one per image, on the stack")]
 pub(crate) enum Pixels {
     /// All channels of a pixel side by side, as the mode says.
     Interleaved(Plane),

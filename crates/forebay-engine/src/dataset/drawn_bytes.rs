@@ -19,7 +19,7 @@ pub(crate) fn drawn_bytes(mixture: &MixtureSpec, index: &Index) -> u64 {
     let weights: u64 = mixture.sources.iter().map(|source| source.weight).sum();
     let (mut first, mut mean) = (0, 0.0);
     for source in &mixture.sources {
-        let probes = source.samples.min(PROBES).max(1);
+        let probes = source.samples.clamp(1, PROBES);
         let ids = (0..probes).map(|probe| SampleId(first + source.samples / probes * probe));
         let mut located = Located::default();
         // A damaged index, or samples that are no more, are reported when they are used.

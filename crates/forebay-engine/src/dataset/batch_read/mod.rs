@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_format::{Index, SchemaError};
 use forebay_plan::{RandomReads, read_threads};
-use forebay_types::{Field, Layout, Located, SampleId};
+use forebay_types::{Layout, Located, SampleId};
 
 pub use place::Place;
 
