@@ -57,7 +57,14 @@ def data_files(path: str) -> Found | None:
     FormatError
         If a description in it is damaged, or shards are missing.
     """
-    directory = Path(path)
+    try:
+        return _found(Path(path))
+    except OSError:
+        # To open the path as another format fails, too, with an error that names it.
+        return None
+
+
+def _found(directory: Path) -> Found | None:
     if not directory.is_dir():
         return None
     if (directory / "dataset_dict.json").is_file():
