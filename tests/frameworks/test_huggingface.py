@@ -85,8 +85,10 @@ def test_splits_are_named_by_their_paths(tmp_path, source):
 
 
 def test_parquet_that_the_library_writes_keeps_shapes(tmp_path, source):
-    source.to_parquet(tmp_path / "train-00000-of-00001.parquet")
-    dataset = forebay.open(tmp_path)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    source.to_parquet(repository / "train-00000-of-00001.parquet")
+    dataset = forebay.open(repository)
     assert dataset.format == "parquet"
     assert dataset.fields["pixels"] == ("uint8", (2, 3))
     assert_rows(dataset, list(source))
