@@ -18,7 +18,7 @@ In order:
 7. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
 
-It takes about 100 s and 3.8 GB. What it makes is for tests only and never distributed. x86-64 only,
+It takes about 100 s and 4 GB. What it makes is for tests only and never distributed. x86-64 only,
 as these wheels are.
 """
 
