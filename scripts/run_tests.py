@@ -9,9 +9,10 @@ The closing line stands alone at the end:
 
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
 
-The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes, and
-only where it is asked for: by its name, or with `--frameworks`. The latter allows for a machine
-that cannot have its packages, and then says so in a line before the closing one.
+The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes beside
+the other suites, and only where it is asked for: by its name, or with `--frameworks`. The latter
+allows for a machine that cannot have its packages, and then says so in a line before the closing
+one.
 """
 
 from __future__ import annotations
@@ -123,9 +124,21 @@ def pytest(title: str, interpreter: str, arguments: list[str], environment: dict
         return count_junit(report).ended(returncode)
 
 
-def frameworks(optional: bool) -> tuple[Counts, str]:
+def make_frameworks() -> subprocess.Popen[str]:
+    """Begin to make the environment of the framework tests, which mostly waits for downloads."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts/frameworks.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def frameworks(making: subprocess.Popen[str], optional: bool) -> tuple[Counts, str]:
     """Run the framework tests; return the counts, or why they were skipped where allowed."""
-    _, returncode = run("frameworks", [sys.executable, str(ROOT / "scripts/frameworks.py")], {})
+    print("== frameworks", making.communicate()[0], sep="\n", flush=True)
+    returncode = making.returncode
     if returncode == UNAVAILABLE and optional:
         return Counts(), "frameworks did not run: their packages cannot be had here"
     if returncode != 0:
@@ -159,6 +172,7 @@ def main() -> int:
         parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
 
     counts, notes = Counts(), []
+    making = make_frameworks() if "frameworks" in suites or options.frameworks else None
     if "rust" in suites:
         command = [
             "cargo",
@@ -185,8 +199,8 @@ def main() -> int:
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target), **UNOPTIMISED})
     if "python" in suites:
         counts += pytest("python", sys.executable, PARALLEL, LONG if options.long else {})
-    if "frameworks" in suites or options.frameworks:
-        found, note = frameworks(optional="frameworks" not in suites)
+    if making:
+        found, note = frameworks(making, optional="frameworks" not in suites)
         counts += found
         notes += [note] if note else []
     print("", *notes, counts.closing_line(), sep="\n", flush=True)

@@ -43,7 +43,8 @@ def test_an_example_runs_and_leaves_nothing_behind(tmp_path, command, said):
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert not list((tmp_path / "work").iterdir())
-    left = [path for path in (tmp_path / "scratch").iterdir() if not path.name.startswith("torch")]
+    # Lightning asks MPI, and torchrun makes a directory: neither removes its own.
+    left = [path for path in (tmp_path / "scratch").iterdir() if not path.name.startswith(("ompi", "torch"))]
     assert not left
 
 
