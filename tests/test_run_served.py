@@ -229,7 +229,8 @@ def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):
     support.wait_until(lambda: list(files.iterdir()) == [], "copies to be deleted")
 
 
-def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data):
+def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data, monkeypatch):
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
     program = "import pathlib, sys; [one.read_bytes() for one in pathlib.Path(sys.argv[1]).iterdir()]"
     command = [*command_line(tier, data), "--stage", "--", sys.executable, "-c", program, data]
     processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
@@ -240,8 +241,9 @@ def test_runs_of_a_node_share_a_daemon_and_its_copies(daemon, tier, data):
 
 
 @pytest.mark.mpi
-def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, data):
+def test_ranks_of_mpiexec_share_a_daemon_and_one_of_them_sums_up(daemon, tier, data, monkeypatch):
     """And each of them ends as its program ends."""
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
     program = [sys.executable, "-c", ROUNDS, data, "2"]
     launcher = [support.MPIEXEC, *support.MPI_OPTIONS, "-n", "4"]
     done = subprocess.run(
