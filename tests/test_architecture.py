@@ -208,16 +208,22 @@ def test_a_suite_that_ends_badly_without_a_failed_test_counts_as_one_failure(tmp
     assert run_tests.Counts(1).ended(0).failed == 0
 
 
-def test_frameworks_that_cannot_be_had_are_said_not_to_have_run_where_that_is_allowed(monkeypatch):
+def test_frameworks_that_cannot_be_had_are_said_not_to_have_run_where_that_is_allowed():
     run_tests, frameworks = load("run_tests"), load("frameworks")
     assert run_tests.UNAVAILABLE == frameworks.UNAVAILABLE
-    monkeypatch.setattr(run_tests, "run", lambda *_: ([], frameworks.UNAVAILABLE))
-    counts, note = run_tests.frameworks(optional=True)
+
+    def ended(status):
+        code = f"raise SystemExit({status})"
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    counts, note = run_tests.frameworks(ended(frameworks.UNAVAILABLE), optional=True)
     assert (counts, "did not run" in note) == (run_tests.Counts(), True)
-    assert run_tests.frameworks(optional=False) == (run_tests.Counts(failed=1), "")
+    assert run_tests.frameworks(ended(frameworks.UNAVAILABLE), optional=False) == (
+        run_tests.Counts(failed=1),
+        "",
+    )
     # An environment that could be made, but was not, is a failure in any case.
-    monkeypatch.setattr(run_tests, "run", lambda *_: ([], 1))
-    assert run_tests.frameworks(optional=True) == (run_tests.Counts(failed=1), "")
+    assert run_tests.frameworks(ended(1), optional=True) == (run_tests.Counts(failed=1), "")
 
 
 @pytest.mark.parametrize(
