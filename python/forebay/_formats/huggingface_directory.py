@@ -13,10 +13,12 @@ What has several splits is no data set, and the error names the path of each.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +127,11 @@ def _cached(directory: Path) -> Found | None:
     if not isinstance(splits, dict) or not splits:
         return None
     # Files of `map` and others lie there as well: only those of the splits count.
+    tables = sorted(path for path in directory.iterdir() if _is_table(path))
     families = {
         split: family
         for split in splits
-        if (family := [path for path in _tables(directory) if _stem(path) == f"{name}-{split}"])
+        if (family := [path for path in tables if _stem(path) == f"{name}-{split}"])
     }
     if not families:
         return None
@@ -140,13 +143,18 @@ def _cached(directory: Path) -> Found | None:
 def _repository(directory: Path) -> Found | None:
     """Return the files of a repository with one split."""
     inside = directory / "data"
-    visible = [path for path in directory.iterdir() if not _BESIDE.match(path.name)]
-    if visible == [inside] and inside.is_dir():
-        directory, visible = inside, [path for path in inside.iterdir() if not _BESIDE.match(path.name)]
-    tables = _tables(directory)
-    # With anything else in it, it is rather a folder whose files are samples.
-    if not tables or len(tables) < len(visible):
+    # Two entries tell a folder of samples, which may have millions of files, from a repository.
+    if list(itertools.islice(_visible(directory), 2)) == [inside] and inside.is_dir():
+        directory = inside
+    tables = []
+    for path in _visible(directory):
+        if not _is_table(path):
+            # With anything else in it, it is rather a folder whose files are samples.
+            return None
+        tables.append(path)
+    if not tables:
         return None
+    tables.sort()
     families: dict[str, list[Path]] = defaultdict(list)
     for path in tables:
         families[_stem(path) if _SHARD.search(path.stem) else path.stem].append(path)
@@ -155,8 +163,16 @@ def _repository(directory: Path) -> Found | None:
     return Found(_complete(tables))
 
 
-def _tables(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+def _visible(directory: Path) -> Iterator[Path]:
+    """Yield what is in a directory, without descriptions and hidden files, as it is listed."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not _BESIDE.match(entry.name):
+                yield directory / entry.name
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix in _SUFFIXES and path.is_file()
 
 
 def _stem(path: Path) -> str:
