@@ -224,6 +224,19 @@ pub struct ScanSummary {
     pub read_bytes: u64,
 }
 
+/// [`Error::Modified`] where the state of a file is not the `expected` one; `what` was read again.
+pub(crate) fn check_state(
+    input: &Input,
+    what: &str,
+    expected: &ShardState,
+    now: &ShardState,
+) -> Result<(), Error> {
+    if now == expected {
+        return Ok(());
+    }
+    Err(input.modified(what, format!("{expected:?}"), format!("{now:?}")))
+}
+
 /// The state of a file that is known by its headers.
 pub(crate) fn header_digest(headers: &[u8]) -> ShardState {
     ShardState::File { digest: format!("{:032x}", xxh3_128(headers)) }

@@ -196,7 +196,22 @@ impl Input {
             return Ok(());
         }
         let (expected, found) = (format!("{} bytes", self.bytes), format!("{bytes} bytes"));
-        Err(Error::Modified { path: self.path.clone(), what: "size".to_owned(), expected, found })
+        Err(self.modified("size", expected, found))
+    }
+
+    /// The file was changed since it was opened; `what` differs.
+    pub fn modified(
+        &self,
+        what: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
+        Error::Modified {
+            path: self.path.clone(),
+            what: what.into(),
+            expected: expected.into(),
+            found: found.into(),
+        }
     }
 }
 

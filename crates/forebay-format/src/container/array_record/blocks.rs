@@ -29,12 +29,12 @@ fn stretches(mut at: u64, mut length: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Bytes of a header that stands at `at`, or of what is left of it.
+/// Length of the rest of the block header at `at`; 0 where none is there \[bytes\].
 fn skipped(at: u64) -> u64 {
     HEADER_BYTES.saturating_sub(at % BLOCK_BYTES)
 }
 
-/// The same, as pieces of a unit.
+/// The stretches as pieces of a unit.
 pub(super) fn pieces(at: u64, length: u64) -> Vec<PartPiece> {
     stretches(at, length).map(|(offset, length)| PartPiece::Extent { offset, length }).collect()
 }

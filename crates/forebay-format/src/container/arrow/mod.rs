@@ -22,7 +22,7 @@ use self::batch::{Batch, Dictionaries, Places};
 use self::leaf::{Candidate, Leaf, LevelKind};
 use self::message::{Content, Message, Messages, Opening, broken};
 use crate::container::columns::choose;
-use crate::container::{Column, Container, ScanSummary, header_digest};
+use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::{RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
@@ -178,16 +178,7 @@ impl Container for ArrowFile {
 
     fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
-        let now = header_digest(&message::open(&self.input)?.digested);
-        if now == self.state {
-            return Ok(());
-        }
-        Err(Error::Modified {
-            path: self.input.path().to_owned(),
-            what: "schema".to_owned(),
-            expected: format!("{:?}", self.state),
-            found: format!("{now:?}"),
-        })
+        check_state(&self.input, "schema", &self.state, &header_digest(&message::open(&self.input)?.digested))
     }
 }
 

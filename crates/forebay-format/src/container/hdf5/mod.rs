@@ -208,12 +208,8 @@ impl Container for Hdf5File {
         if now == self.superblock {
             return Ok(());
         }
-        Err(Error::Modified {
-            path: self.input.path().to_owned(),
-            what: "superblock".to_owned(),
-            expected: format!("{:02x?}", self.superblock.head),
-            found: format!("{:02x?}", now.head),
-        })
+        let (expected, found) = (format!("{:02x?}", self.superblock.head), format!("{:02x?}", now.head));
+        Err(self.input.modified("superblock", expected, found))
     }
 }
 

@@ -105,8 +105,7 @@ impl Arrays {
             Err(error @ (Error::Read(_) | Error::Io { .. })) => return Err(error),
             Err(error) => error.to_string(),
         };
-        let (path, what) = (self.input.path().to_owned(), "headers".to_owned());
-        Err(Error::Modified { path, what, expected: format!("{:?}", self.found.state), found })
+        Err(self.input.modified("headers", format!("{:?}", self.found.state), found))
     }
 }
 

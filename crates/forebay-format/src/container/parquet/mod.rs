@@ -22,7 +22,7 @@ use crate::codec::parquet::{compression, read};
 use crate::codec::{Codec, ParquetColumn};
 use crate::container::arrow::ArrowFields;
 use crate::container::columns::{choose, null_error};
-use crate::container::{Column, Container, ScanSummary, header_digest};
+use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
@@ -272,16 +272,7 @@ impl Container for ParquetFile {
 
     fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
-        let now = header_digest(&footer(&self.input)?.1);
-        if now == self.state {
-            return Ok(());
-        }
-        Err(Error::Modified {
-            path: self.input.path().to_owned(),
-            what: "footer".to_owned(),
-            expected: format!("{:?}", self.state),
-            found: format!("{now:?}"),
-        })
+        check_state(&self.input, "footer", &self.state, &header_digest(&footer(&self.input)?.1))
     }
 }
 
