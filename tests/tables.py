@@ -99,6 +99,29 @@ def write_arrow(path: Path, table: pa.Table, layout: str, compression: str | Non
     return path
 
 
+def outcomes_of_damage(directory: Path, whole: bytes, format: str, *, seed: int, rows: int) -> set[str]:
+    """Read 120 damaged copies of a file; return whether any was read, and any refused."""
+    rng = np.random.default_rng(seed)
+    outcomes = set()
+    for number in range(120):
+        damaged = bytearray(whole)
+        if number % 3:
+            for place in rng.integers(0, len(whole), 1 + number % 5):
+                damaged[place] = rng.integers(0, 256)
+        else:
+            del damaged[int(rng.integers(1, len(whole))) :]
+        path = directory / f"damaged-{number}"
+        path.write_bytes(damaged)
+        try:
+            dataset = forebay.open(path, format=format)
+            for row in range(min(len(dataset), rows)):
+                dataset[row]
+            outcomes.add("read")
+        except (forebay.FormatError, forebay.OptionError):
+            outcomes.add("refused")
+    return outcomes
+
+
 def expected(table: pa.Table) -> list[dict[str, object]]:
     """The samples of a table, as pyarrow reads them."""
     columns = {}

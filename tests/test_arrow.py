@@ -12,6 +12,7 @@ from tables import (
     UNREADABLE,
     assert_equal,
     flat,
+    outcomes_of_damage,
     plain_table,
     walk,
     write_arrow,
@@ -159,25 +160,8 @@ def test_a_file_without_rows_says_so(tmp_path, says):
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_damage_is_an_error_or_leaves_the_rows_readable(tmp_path, layout, compression):
     table = plain_table().slice(0, 8)
-    whole = bytearray(write_arrow(tmp_path / "a", table, layout, compression, rows=4).read_bytes())
-    rng = np.random.default_rng(7)
-    outcomes = set()
-    for number in range(120):
-        damaged = bytearray(whole)
-        if number % 3:
-            for place in rng.integers(0, len(whole), 1 + number % 5):
-                damaged[place] = rng.integers(0, 256)
-        else:
-            del damaged[int(rng.integers(1, len(whole))) :]
-        path = tmp_path / f"damaged-{number}"
-        path.write_bytes(damaged)
-        try:
-            dataset = forebay.open(path, format="arrow")
-            for row in range(min(len(dataset), 20)):
-                dataset[row]
-            outcomes.add("read")
-        except (forebay.FormatError, forebay.OptionError):
-            outcomes.add("refused")
+    whole = write_arrow(tmp_path / "a", table, layout, compression, rows=4).read_bytes()
+    outcomes = outcomes_of_damage(tmp_path, whole, "arrow", seed=7, rows=20)
     assert outcomes == {"read", "refused"}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import forebay
-from tables import COLUMNS, ROWS, UNREADABLE, assert_equal, plain_table, walk
+from tables import COLUMNS, ROWS, UNREADABLE, assert_equal, outcomes_of_damage, plain_table, walk
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -143,25 +143,8 @@ def test_row_groups_beyond_the_memory_budget_are_read(tmp_path):
 def test_damage_is_an_error_or_leaves_the_rows_readable(tmp_path, compression):
     table = plain_table().slice(0, 12)
     pq.write_table(table, tmp_path / "a", row_group_size=6, compression=compression)
-    whole = bytearray((tmp_path / "a").read_bytes())
-    rng = np.random.default_rng(11)
-    outcomes = set()
-    for number in range(120):
-        damaged = bytearray(whole)
-        if number % 3:
-            for place in rng.integers(0, len(whole), 1 + number % 5):
-                damaged[place] = rng.integers(0, 256)
-        else:
-            del damaged[int(rng.integers(1, len(whole))) :]
-        path = tmp_path / f"damaged-{number}"
-        path.write_bytes(damaged)
-        try:
-            dataset = forebay.open(path, format="parquet")
-            for row in range(min(len(dataset), 12)):
-                dataset[row]
-            outcomes.add("read")
-        except (forebay.FormatError, forebay.OptionError):
-            outcomes.add("refused")
+    whole = (tmp_path / "a").read_bytes()
+    outcomes = outcomes_of_damage(tmp_path, whole, "parquet", seed=11, rows=12)
     assert outcomes == {"read", "refused"}
 
 
