@@ -12,7 +12,6 @@ named as skipped without. ``--tiny`` shows that everything runs; its numbers mea
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -21,9 +20,9 @@ from asynchronous.coded import gzip
 from asynchronous.exposed import APPLICATIONS, PLACES, exposed
 from asynchronous.formats import SIZES, formats_limit
 from asynchronous.indexing import index
-from asynchronous.study import DIRECTORY, Study
+from asynchronous.study import Study
 from asynchronous.warm import warm
-from sections import Row, run_sections
+from sections import Row, keep_indexes, run_sections
 
 EXPOSED = {
     f"exposed-{preset}-{name}": partial(exposed, preset=preset, name=name)
@@ -44,10 +43,7 @@ GROUPS = {"exposed": tuple(EXPOSED), "formats-limit": tuple(FORMATS_LIMIT)}
 
 def prepare(tiny: bool) -> Study:
     """Let sidecars go when the data goes."""
-    cache = DIRECTORY / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o700)
-    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    keep_indexes()
     return Study(tiny)
 
 

@@ -10,7 +10,6 @@ everything runs; its numbers mean nothing.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from accelerators.training import FOREBAY, generate, mounted, train
 from accelerators.workloads import WORKLOADS, Emulated
 from forebay.tools import pfs
 from forebay.tools.ranks import launch
-from sections import DIRECTORY, Row, run_sections
+from sections import Row, keep_indexes, run_sections
 
 ACCELERATORS = (1, 2, 4, 8, 16)
 TINY_ACCELERATORS = (2,)
@@ -65,10 +64,7 @@ def _row_of(workload: Emulated, server: pfs.Server, point: Path, loader: str, ti
 
 def prepare(tiny: bool) -> bool:
     """Keep indexes with the data."""
-    cache = DIRECTORY / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o700)
-    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    keep_indexes()
     return tiny
 
 

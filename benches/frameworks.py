@@ -7,14 +7,13 @@ Usage: ``.venv-frameworks/bin/python benches/frameworks.py [--tiny] [--save] [SE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 
 from compared.jpeg import jpeg
 from compared.memory import memory
 from compared.raw import RANKS, SIZES, raw
-from sections import DIRECTORY, Row, run_sections
+from sections import Row, keep_indexes, run_sections
 from training_loaders.overhead import overhead
 
 RAW = {f"raw-{size}-{ranks}": partial(raw, size=size, ranks=ranks) for size in SIZES for ranks in RANKS}
@@ -28,10 +27,7 @@ SECTIONS: dict[str, Callable[[bool], list[Row]]] = {
 
 def prepare(tiny: bool) -> bool:
     """Let sidecars go when the data goes."""
-    cache = DIRECTORY / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o700)
-    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    keep_indexes()
     return tiny
 
 

@@ -21,7 +21,17 @@ from typing import Any, TypeVar
 import figures
 from figures import Row
 
-__all__ = ["DIRECTORY", "MIB", "Result", "Row", "bench_rows", "fetched", "run", "run_sections"]
+__all__ = [
+    "DIRECTORY",
+    "MIB",
+    "Result",
+    "Row",
+    "bench_rows",
+    "fetched",
+    "keep_indexes",
+    "run",
+    "run_sections",
+]
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 MIB = 1 << 20
@@ -79,6 +89,14 @@ def run_sections(
         if options.save:
             command = f"python benches/{Path(sys.argv[0]).name} {name}"
             figures.save(page, name, {"command": command, "runs": list(_RUNS), "rows": rows})
+
+
+def keep_indexes() -> None:
+    """Keep sidecars beside the data, so that they go when the data goes."""
+    cache = DIRECTORY / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
 
 
 def run(*arguments: str, quiet: bool = False) -> Result:

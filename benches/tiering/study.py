@@ -16,7 +16,7 @@ from typing import Any
 import forebay
 from asynchronous.containers import Samples
 from forebay.tools import pfs
-from sections import DIRECTORY, Result, Row, run
+from sections import DIRECTORY, Result, Row, keep_indexes, run
 
 SOURCE, TIER = "nfs", "local-nvme"
 TIME_SCALE = "6"
@@ -48,10 +48,7 @@ class Study:
 
 def prepare(tiny: bool) -> Study:
     """Let sidecars go when the data goes, and share no daemon with other jobs."""
-    cache = DIRECTORY / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o700)
-    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    keep_indexes()
     os.environ.setdefault("FOREBAY_RUNTIME_DIR", tempfile.mkdtemp(prefix="forebay-study-"))
     os.environ["FOREBAY_TIERS_IDLE"] = IDLE_S
     return Study(tiny)
