@@ -3,7 +3,7 @@
 //! - `sequential`: draw k of a source of n samples is its sample k mod n.
 //! - `shuffle`: pass ⌊k/n⌋ is a permutation keyed by (seed, epoch, source, pass), and draw k is
 //!   its value at k mod n.
-//! - `group`: lane l of L walks positions of its own, and draws from its slice of each pass:
+//! - `group`: lane l of L has its own sequence of positions. It draws from its slice of each pass:
 //!   [⌊(l·n + r)/L⌋, ⌊((l + 1)·n + r)/L⌋) of the permuted groups laid end to end, with
 //!   r = a·pass mod L and the stride a of `tree`. So each pass has every sample once, and after L
 //!   passes each lane has drawn n samples, also where n < L; before, it is a few samples apart from
@@ -247,8 +247,8 @@ fn draws_before(samples: u64, (lane, lanes): (u64, u64), passes: u64) -> u64 {
 
 /// Σ ⌊(a·p + b)/m⌋ over p below `terms`.
 ///
-/// Whole multiples of m come out of a and b. What is left counts points below a line, which are
-/// those beside it with the axes exchanged, as in Euclid's algorithm.
+/// Each round adds the whole multiples of m in a and b in closed form. The remaining sum counts
+/// lattice points below a line; exchanging the axes shortens it, as in Euclid's algorithm.
 fn floor_sum(mut terms: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
     let mut sum = 0;
     while terms > 0 {
