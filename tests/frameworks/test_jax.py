@@ -133,6 +133,32 @@ def test_arrays_refer_to_the_batch_buffer_and_give_it_back(path, options):
         assert loader.loader.stats()["heap_batches"] == 0
 
 
+@held
+@pytest.mark.parametrize("lengths", [1, 3, 64], ids=["one-shape", "some-shapes", "many-shapes"])
+@pytest.mark.parametrize("is_compiling", [True, False])
+def test_small_arrays_are_copies_whether_compiled_or_not(tmp_path, options, lengths, is_compiling):
+    np.save(tmp_path / "small.npy", np.arange(64, dtype=np.int32))
+
+    def sample(sample):
+        value = sample["data"]
+        return np.full(1 + int(value) % lengths, value, np.int32), np.float32(value)
+
+    with (
+        jax.disable_jit(not is_compiling),
+        jax.transfer_guard("disallow"),  # what the script asks a loader for is no implicit transfer
+        forebay.jax.loader(tmp_path / "small.npy", 1, sample=sample, collate="pad", **options) as loader,
+    ):
+        kept = [batch for _ in range(3) for batch in loader]
+    gc.collect()
+    with jax.transfer_guard("allow"):
+        for at, (padded, value) in enumerate(kept):
+            assert isinstance(value, jax.Array)
+            assert value.dtype == np.float32
+            assert padded.values.shape == (1, 1 + int(value[0]) % lengths)
+            assert np.all(np.asarray(padded.values) == int(value[0])), at
+    assert sorted(int(value[0]) for _, value in kept) == sorted([*range(64)] * 3)
+
+
 def test_donated_batches_do_not_lend_their_buffer_to_results(path, options):
     step = jax.jit(lambda image: image + 1, donate_argnums=0)
     with warnings.catch_warnings(), forebay.jax.loader(path, 8, **options) as loader:
