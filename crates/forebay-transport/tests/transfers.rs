@@ -564,7 +564,8 @@ fn signals_interrupt_no_transfer() {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 // SAFETY: the thread runs until the scope has ended.
                 unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
-                std::thread::yield_now();
+                // Without a pause, the thread may do little else than handle signals, for minutes.
+                std::thread::sleep(Duration::from_micros(20));
             }
         });
         let wrong = (0..100).find(|&step| {
