@@ -15,7 +15,6 @@ import pyarrow
 import pytest
 
 import forebay
-from forebay.dataset import _listed_shards
 from ranks import fields
 from shard_records import (
     ARRAY_RECORD_OPTIONS,
@@ -25,6 +24,7 @@ from shard_records import (
     token_sample,
     tree_sample,
 )
+from support import run_python
 
 GOLDEN = Path(__file__).parent / "golden"
 FOREBAY = [sys.executable, "-m", "forebay"]
@@ -96,9 +96,32 @@ def test_a_dataset_of_listed_shards_is_pickled(kind):
         same(copy[11][name], value)
 
 
-def test_listed_shards_count_for_the_limit_of_open_files():
-    assert _listed_shards(str(GOLDEN / "mds" / "columns")) >= 4
-    assert _listed_shards(str(GOLDEN / "mds" / "columns" / "shard.00000.mds")) == 0
+_OPEN_MANY = """
+import resource, sys
+import forebay
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
+print(len(forebay.open(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("hard", [4096, 64])
+def test_more_listed_shards_than_the_limit_on_open_files(tmp_path, hard):
+    source, shards = GOLDEN / "mds" / "columns", 100
+    index = json.loads((source / "index.json").read_text())
+    first = index["shards"][0]
+    for number in range(shards):
+        (tmp_path / f"{number}.mds").symlink_to(source / "shard.00000.mds")
+    listed = [
+        {**first, "raw_data": {**first["raw_data"], "basename": f"{number}.mds"}} for number in range(shards)
+    ]
+    (tmp_path / "index.json").write_text(json.dumps({**index, "shards": listed}))
+    done = run_python(_OPEN_MANY, tmp_path, hard)
+    if hard > 64:
+        assert int(done.stdout) == shards * first["samples"], done.stderr
+    else:
+        assert done.returncode == 1
+        assert "StorageError" in done.stderr
+        assert "ulimit -n" in done.stderr
 
 
 def test_types_and_shapes_of_mds_are_those_of_the_encodings():

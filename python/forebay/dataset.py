@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import operator
-import resource
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
@@ -23,16 +20,6 @@ if TYPE_CHECKING:
     from forebay._iteration import Batch
 
 __all__ = ["Dataset", "open"]
-
-# A shard is open in the dataset, in its loader, and once more where reads go around the page cache.
-_DESCRIPTORS = 3
-# For what else the process has open.
-_OTHER_DESCRIPTORS = 512
-
-# Paths that are asked whether they list shards: one question each takes long for many.
-_ASKED_DIRECTORIES = 64
-# The shortest entry of such a list: its keys alone are longer [bytes].
-_LEAST_ENTRY_BYTES = 64
 
 # What `sample_axis=` may be, and what the engine calls it.
 _AXES: Final = {"auto": "auto", 0: "first", None: "file"}
@@ -211,7 +198,6 @@ class Dataset:
         self._ids: Ids | None = None
         # A directory may list its shards, which are opened by that list again.
         self._opened_paths = paths
-        _allow_open_files(max(len(paths), *map(_listed_shards, paths[:_ASKED_DIRECTORIES])))
         try:
             self._native = _native.Dataset(paths, **options)
         except StorageError:
@@ -472,26 +458,6 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""
         return _reopen, (type(self), self._opened_paths, self._options, self._ids)
-
-
-def _listed_shards(path: str) -> int:
-    """Return how many shards a directory lists at most (MDS, LitData); 0 for anything else."""
-    try:
-        return (Path(path) / "index.json").stat().st_size // _LEAST_ENTRY_BYTES
-    except (OSError, ValueError):
-        return 0
-
-
-def _allow_open_files(shards: int) -> None:
-    """Raise the soft limit on open files for this many shards, up to the hard limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _DESCRIPTORS * shards + _OTHER_DESCRIPTORS
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
-    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    # If this fails, the open that fails later names its file.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 def _reopen(kind: type[Dataset], paths: list[str], options: dict[str, Any], ids: Ids | None) -> Dataset:

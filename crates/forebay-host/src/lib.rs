@@ -9,7 +9,8 @@
 //! - [`own_pidfd`] and [`first_exited`] detect the end of a process; [`Siblings`] are the processes
 //!   that the same launcher started; [`fork`] distinguishes a forked child from its parent.
 //! - [`available_bytes`] and related functions return how much memory this process may use.
-//!   [`MemoryRefusal`] and [`ThreadError`] name the limit that was reached.
+//!   [`MemoryRefusal`] and [`ThreadError`] name the limit that was reached. [`allow_open_files`]
+//!   raises that on open files.
 //!
 //! Promises: nothing has a name in a file system except the two files of a [`SocketPath`], which
 //! its lock removes. Only [`EventCount::wait`] waits for another process. Everything that arrives
@@ -28,6 +29,7 @@ pub mod fork;
 mod memfd;
 mod memory_limits;
 mod memory_refusal;
+mod open_files;
 mod packet_socket;
 mod pidfd;
 mod runtime_directory;
@@ -40,6 +42,7 @@ pub use event_count::EventCount;
 pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_length, sealed_memfd};
 pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
 pub use memory_refusal::{MemoryRefusal, address_left_bytes};
+pub use open_files::allow_open_files;
 pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};
 pub use pidfd::{first_exited, has_exited, own_pidfd};
 pub use runtime_directory::{

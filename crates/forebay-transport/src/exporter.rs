@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use forebay_host::{ThreadError, fork};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use forebay_host::{ThreadError, allow_open_files, fork};
 
 use crate::auth::{Authenticator, DataSetDigest, Secret, StoreId};
 use crate::error::TransportError;
@@ -167,13 +166,9 @@ impl Drop for Exporter {
 
 /// Raises the soft limit of open files, if it may, for this many connections.
 fn raise_open_files(connections: u64) {
-    let limit = getrlimit(Resource::Nofile);
     let wanted = connections.saturating_add(OTHER_FILES);
-    if limit.current.is_some_and(|current| current < wanted) {
-        let current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        if setrlimit(Resource::Nofile, Rlimit { current, ..limit }).is_err() || current < Some(wanted) {
-            tracing::warn!(wanted, limit = ?limit.maximum, "few open files are allowed for connections");
-        }
+    if !allow_open_files(wanted) {
+        tracing::warn!(wanted, "few open files are allowed for connections");
     }
 }
 

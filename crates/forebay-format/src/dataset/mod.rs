@@ -35,6 +35,7 @@ use modified::{inode, modified_ns};
 
 use crate::container::lmdb::Database;
 use crate::container::{Container, registry};
+use crate::file::allow_open_shards;
 use crate::{Error, Format, Index, OpenOptions, Selection, SidecarError};
 
 /// How far a long piece of work is.
@@ -86,6 +87,7 @@ impl Dataset {
         }
         let format = registry::detect(paths, options)?;
         Self::check_sample_axis(format, options.sample_axis)?;
+        allow_open_shards(paths.len());
         let mut files: Vec<Arc<dyn Container>> = Vec::new();
         for path in paths {
             files.extend(registry::open(format, path, options)?);

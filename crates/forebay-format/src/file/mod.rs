@@ -4,6 +4,7 @@ mod compression;
 mod header_scan;
 mod input;
 mod json;
+mod open_shards;
 #[cfg(test)]
 pub(crate) mod script;
 
@@ -13,3 +14,4 @@ pub(crate) use header_scan::HeaderScan;
 pub use input::Input;
 pub(crate) use input::IoCounters;
 pub(crate) use json::{parse_json, read_json};
+pub(crate) use open_shards::allow_open_shards;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::index_json;
 use super::offset_table::{Head, OffsetTable, Value};
-use crate::file::Input;
+use crate::file::{Input, allow_open_shards};
 use crate::{Error, OpenOptions};
 
 /// The name of the format in messages.
@@ -70,6 +70,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<OffsetTable
         return Err(input.unsupported("a chunk of another loader", loader, hint));
     }
     let values = values(&input, &list.config)?;
+    allow_open_shards(list.chunks.len());
     list.chunks.iter().map(|listed| read_listed(&input, listed, &list.config, &values, options)).collect()
 }
 
@@ -97,6 +98,7 @@ pub(crate) fn token_chunks(path: &Path) -> Result<Vec<TokenChunk>, Error> {
         let found = format!("{:?}", config.data_format.unwrap_or_default());
         return Err(input.corrupt(0, "LitData: data_format of tokens", "one array of integers", found));
     };
+    allow_open_shards(chunks.len());
     chunks
         .iter()
         .map(|listed| {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::index_json;
 use super::offset_table::{Head, OffsetTable, Value};
 use crate::container::Container;
-use crate::file::{Input, parse_json};
+use crate::file::{Input, allow_open_shards, parse_json};
 use crate::{Error, OpenOptions};
 
 /// The name of the format in messages.
@@ -74,6 +74,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<OffsetTable
             "check that the writer has finished",
         ));
     }
+    allow_open_shards(shards.len());
     shards.iter().map(|listed| open_listed(&input, listed, options)).collect()
 }
 
