@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use forebay_format::{Dataset, Error, Index, SampleCursor};
-use forebay_plan::{BoxedLocator, Kind, LocatorFactory, LocatorHost, LocatorTask, SampleLocator};
+use forebay_plan::{
+    BoxedLocator, KeptPermutations, Kind, LocatorFactory, LocatorHost, LocatorTask, SampleLocator,
+};
 use forebay_types::{Rank, SampleId, SampleLocation};
 
 /// Creates locators that walk independently.
@@ -65,13 +67,21 @@ pub(crate) struct Walker {
     /// One for all ranks if they read the file together, else one for each.
     cursors: Vec<SampleCursor>,
     ids: Vec<SampleId>,
+    kept: KeptPermutations,
 }
 
 impl Walker {
     pub(crate) fn new(dataset: &Arc<Dataset>, index: Arc<Index>, task: LocatorTask) -> Self {
         let cursors = if task.order.kind() == Kind::Contiguous { task.ranks.len() } else { 1 };
         let cursors = (0..cursors).map(|_| SampleCursor::default()).collect();
-        Self { dataset: Arc::clone(dataset), index, task, cursors, ids: Vec::new() }
+        Self {
+            dataset: Arc::clone(dataset),
+            index,
+            task,
+            cursors,
+            ids: Vec::new(),
+            kept: KeptPermutations::default(),
+        }
     }
 
     /// The cursor of all ranks, for another process.
@@ -107,7 +117,14 @@ impl Walker {
         let per_epoch = order.steps_per_epoch();
         self.ids.clear();
         for rank in ranks {
-            order.batch(step / per_epoch, step % per_epoch, rank, None, &mut self.ids);
+            order.batch_keeping(
+                step / per_epoch,
+                step % per_epoch,
+                rank,
+                None,
+                &mut self.kept,
+                &mut self.ids,
+            );
         }
         &self.ids
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_io::guard;
-use forebay_plan::{Demand, Plan, Segment};
+use forebay_plan::{Demand, KeptPermutations, Plan, Segment};
 use forebay_types::{Located, Rank, SampleId};
 
 use crate::base::fallback::Wanted;
@@ -97,7 +97,7 @@ fn fill(
             segments.extend(resident(session, claim.step)?.map(Arc::new));
             segments
         }
-        None => vec![Arc::new(plain(session, claim.step)?)],
+        None => vec![Arc::new(plain(session, claim.step, &mut scratch.kept)?)],
     };
     let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
     let batch = loop {
@@ -229,12 +229,13 @@ fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
 }
 
 /// Finds the samples of one step of this rank, to be copied or read in place.
-fn plain(session: &Session, step: u64) -> Result<PlannedSegment, Error> {
+fn plain(session: &Session, step: u64, kept: &mut KeptPermutations) -> Result<PlannedSegment, Error> {
     let context = &session.context;
     let (epoch, within) = (step / context.order.steps_per_epoch(), step % context.order.steps_per_epoch());
     let given = context.given.get(epoch);
     let mut ids: Vec<SampleId> = Vec::new();
-    context.order.batch(epoch, within, Rank(context.options.rank), given.as_deref(), &mut ids);
+    let rank = Rank(context.options.rank);
+    context.order.batch_keeping(epoch, within, rank, given.as_deref(), kept, &mut ids);
     match rank_locator::locate(session, step)? {
         Some(located) => Ok(planned_alone(context, step, &ids, located)),
         None => located_alone(session, step, &ids),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::ReadError;
-use forebay_plan::Part;
+use forebay_plan::{KeptPermutations, Part};
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::batch::buffer_pool::Claim;
@@ -69,6 +69,8 @@ pub(crate) struct Scratch {
     /// Bytes of a unit as they stand in its file.
     pub(crate) encoded: Vec<u8>,
     images: ImageDecoder,
+    /// What the batches of the order share.
+    pub(crate) kept: KeptPermutations,
     /// What was read in place for the samples at hand.
     in_place: InPlace,
     /// Where the values of raw fields go in the batch: slot times columns plus column.

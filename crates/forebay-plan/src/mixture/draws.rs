@@ -83,6 +83,16 @@ impl Sequences {
     }
 }
 
+/// For each source, what the window that was used last draws of a pass over it.
+#[derive(Clone, Debug)]
+pub(crate) struct WindowDraws(Vec<Option<(Part, Permutation)>>);
+
+impl WindowDraws {
+    pub(crate) fn new(mixture: &Mixture) -> Self {
+        Self(vec![None; mixture.sources().len()])
+    }
+}
+
 /// What a window draws of one pass over a source.
 #[derive(Clone, Debug)]
 struct Part {
@@ -113,13 +123,13 @@ impl<'a> LaneDraws<'a> {
         positions: Range<u64>,
         window_at: impl Fn(u64) -> (u64, Range<u64>),
         sequences: &mut Sequences,
+        known: &mut WindowDraws,
         out: &mut Vec<SampleId>,
     ) {
-        let mut known: Vec<Option<(Part, Permutation)>> = vec![None; self.mixture.sources().len()];
         out.extend(positions.map(|position| {
             let (window, positions) = window_at(position);
             let (source, draw) = self.mixture.tree.draw(position, &self.phases);
-            let (part, permutation) = match &mut known[source] {
+            let (part, permutation) = match &mut known.0[source] {
                 Some(known) if known.0.window == window && known.0.draws.contains(&draw) => known,
                 other => {
                     let part = self.part(source, draw, window, &self.draws(source, &positions));

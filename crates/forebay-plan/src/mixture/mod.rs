@@ -16,7 +16,7 @@ mod tree;
 use serde::{Deserialize, Serialize};
 
 use self::draws::Pass;
-pub(crate) use self::draws::{Draws, LaneDraws, Sequences};
+pub(crate) use self::draws::{Draws, LaneDraws, Sequences, WindowDraws};
 use self::tree::Tree;
 use crate::order::OrderError;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
 
-use super::{Kind, Last, MAX_SAMPLES, Order, OrderError, OrderSpec};
+use super::{KeptPermutations, Kind, Last, MAX_SAMPLES, Order, OrderError, OrderSpec};
 use crate::group::Shape;
-use crate::mixture::{Draws, LaneDraws, Mixture, Sequences};
+use crate::mixture::{Draws, LaneDraws, Mixture, WindowDraws};
 
 impl Order {
     /// The order of a mixture: `spec.kind` says in which order each source is passed. N is the
@@ -57,21 +57,26 @@ impl Order {
         epoch: u64,
         step: u64,
         rank: Rank,
+        kept: &mut KeptPermutations,
         out: &mut Vec<SampleId>,
     ) {
         let Some(shape) = &self.shape else {
             let run = self.run(epoch, step, rank);
-            let mut draws = self.draws(mixture, epoch);
+            let draws = kept.draws(self.spec.seed, epoch, || self.draws(mixture, epoch));
             let positions = run.first..run.first + run.count;
             return out.extend(positions.map(|position| SampleId(draws.sample(mixture, position))));
         };
-        let mut sequences = Sequences::new(mixture);
+        let (sequences, windows) = kept.lane_draws(self.spec.seed, epoch, mixture);
         let first = step * self.lane_batch();
         let positions = first..first + self.lane_batch();
-        for lane in self.lanes_of(rank) {
+        for (place, lane) in self.lanes_of(rank).enumerate() {
+            if windows.get(place).is_none_or(|(kept, _)| *kept != lane) {
+                windows.truncate(place);
+                windows.push((lane, WindowDraws::new(mixture)));
+            }
             let window_at = |position| shape.window_at(lane, position);
             let draws = self.lane_draws(mixture, lane, epoch);
-            draws.samples(positions.clone(), window_at, &mut sequences, out);
+            draws.samples(positions.clone(), window_at, sequences, &mut windows[place].1, out);
         }
     }
 }

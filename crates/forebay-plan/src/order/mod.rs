@@ -34,6 +34,7 @@
 //! `opportunistic` the samples of an epoch do not; the steps depend on what each node holds.
 
 mod error;
+mod kept;
 mod lanes;
 mod mixed;
 mod smallest_window;
@@ -46,6 +47,7 @@ use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
 pub use self::error::OrderError;
+pub use self::kept::KeptPermutations;
 pub(crate) use self::lanes::list;
 use crate::draw_entropy::DrawEntropy;
 pub use crate::group::default_group;
@@ -529,14 +531,31 @@ impl Order {
     /// # Panics
     /// Where the step or the rank does not exist, or [`Kind::Given`] gets no ids or too few.
     pub fn batch(&self, epoch: u64, step: u64, rank: Rank, given: Option<&[u64]>, out: &mut Vec<SampleId>) {
+        self.batch_keeping(epoch, step, rank, given, &mut KeptPermutations::default(), out);
+    }
+
+    /// [`Order::batch`] for a caller that takes many batches of this order: `kept` is what they
+    /// share, and may come from any other of them.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn batch_keeping(
+        &self,
+        epoch: u64,
+        step: u64,
+        rank: Rank,
+        given: Option<&[u64]>,
+        kept: &mut KeptPermutations,
+        out: &mut Vec<SampleId>,
+    ) {
         out.clear();
         assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
         assert!(u64::from(rank.0) < self.spec.ranks, "rank {} of {} ranks", rank.0, self.spec.ranks);
         if let Some(mixture) = &self.mixture {
-            return self.mixture_batch(mixture, epoch, step, rank, out);
+            return self.mixture_batch(mixture, epoch, step, rank, kept, out);
         }
         if let Some(shape) = &self.shape {
-            return self.group_batch(shape, epoch, step, rank, out);
+            return self.group_batch(shape, epoch, step, rank, kept, out);
         }
         if let Some(parts) = self.opportunistic() {
             let stream = parts.stream(epoch);
@@ -552,7 +571,7 @@ impl Order {
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
         match self.spec.kind {
             Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } => {
-                let permutation = self.shuffle(epoch);
+                let permutation = kept.shuffle(self.spec.seed, epoch, || self.shuffle(epoch));
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
             Kind::Given { .. } => {
@@ -563,14 +582,21 @@ impl Order {
         }
     }
 
-    fn group_batch(&self, shape: &Shape, epoch: u64, step: u64, rank: Rank, out: &mut Vec<SampleId>) {
-        let seed = self.spec.seed;
-        let sequence = shape.sequence(seed, epoch);
-        for lane in self.lanes_of(rank) {
+    fn group_batch(
+        &self,
+        shape: &Shape,
+        epoch: u64,
+        step: u64,
+        rank: Rank,
+        kept: &mut KeptPermutations,
+        out: &mut Vec<SampleId>,
+    ) {
+        let (sequence, mut windows) = kept.windows(shape, self.spec.seed, epoch);
+        for (place, lane) in self.lanes_of(rank).enumerate() {
             let slice = shape.lane(lane);
             let end = slice.end - slice.start;
-            let mut shuffled = None;
-            for slot in 0..self.lane_batch() {
+            let mut slot = 0;
+            while slot < self.lane_batch() {
                 let mut position = step * self.lane_batch() + slot;
                 if position >= end {
                     if self.spec.last == Last::Short {
@@ -578,13 +604,16 @@ impl Order {
                     }
                     position -= end;
                 }
-                let (window, positions) = shape.window_at(lane, position);
-                if shuffled.as_ref().is_none_or(|(number, _)| *number != window) {
-                    let key = Shape::window_key(seed, epoch, lane, window);
-                    shuffled = Some((window, Permutation::new(key, positions.end - positions.start)));
-                }
-                let offset = shuffled.as_ref().map_or(0, |(_, inside)| inside.at(position - positions.start));
-                out.push(SampleId(sequence.sample(slice.start + positions.start + offset)));
+                let (number, window) = shape.window_at(lane, position);
+                let inside = windows.permutation(place, lane, number, window.end - window.start);
+                let first = slice.start + window.start;
+                let drawn = (window.end - position).min(self.lane_batch() - slot);
+                out.extend(
+                    (position..position + drawn).map(|position| {
+                        SampleId(sequence.sample(first + inside.at(position - window.start)))
+                    }),
+                );
+                slot += drawn;
             }
         }
     }
