@@ -4,14 +4,10 @@
 //! The golden chunks are written by `scripts/golden_codecs.py` with h5py and hdf5plugin. If one no
 //! longer decodes, a codec is wrong: the files that people have do not change.
 
-mod support {
-    pub mod lmdb_writer;
-}
-
+use crate::support::lmdb_writer::Random;
 use forebay_format::codec::{BlockCodec, Codec, decode};
 use forebay_format::hdf5::{Filter, chain};
 use serde::Deserialize;
-use support::lmdb_writer::Random;
 
 #[derive(Deserialize)]
 struct Golden {

@@ -1,18 +1,13 @@
 //! A cursor finds the same samples at the same places as the index.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::fs;
 
+use crate::support::dataset::{Scratch, index, open};
+use crate::support::lmdb_writer::{Kind, Records, Spec, records};
 use forebay_format::lmdb::{Dialect, PortableCursor};
 use forebay_format::{Dataset, Error, Index, SampleCursor, ShardBytes};
 use forebay_types::{Located, SampleId, ShardId};
 use proptest::prelude::*;
-use support::dataset::{Scratch, index, open};
-use support::lmdb_writer::{Kind, Records, Spec, records};
 
 /// Finds samples as [`Index::locate`] does, by walking on from where a cursor stands.
 fn walk(

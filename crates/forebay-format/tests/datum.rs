@@ -1,19 +1,13 @@
 //! Caffe's `Datum`: found by looking, decoded as protobuf would.
 
-mod support {
-    pub mod dataset;
-    pub mod datum;
-    pub mod lmdb_writer;
-}
-
+use crate::support::dataset::{Scratch, build, index, open, open_as};
+use crate::support::datum::{bytes, encoded, floats, image, number, packed_floats, shape, tag};
+use crate::support::lmdb_writer::{Random, Records};
 use forebay_format::{
     Dataset, DatumSchema, FieldOut, OpenOptions, Pixels, Schema, SchemaChoice, SchemaError, Summary,
 };
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
-use support::dataset::{Scratch, build, index, open, open_as};
-use support::datum::{bytes, encoded, floats, image, number, packed_floats, shape, tag};
-use support::lmdb_writer::{Random, Records};
 
 const TINY: Schema = Schema::CaffeDatum(DatumSchema { pixels: Pixels::Uint8, shape: [1, 2, 3] });
 const TINY_FLOAT: Schema = Schema::CaffeDatum(DatumSchema { pixels: Pixels::Float32, shape: [1, 2, 3] });

@@ -1,25 +1,17 @@
 //! `tf.train.Example`: decoded as protobuf would, or refused; never other values.
 
-mod support {
-    pub mod dataset;
-    pub mod datum;
-    pub mod example_writer;
-    pub mod lmdb_writer;
-    pub mod record_writer;
-}
-
+use crate::support::dataset::{Scratch, index, open_as};
+use crate::support::datum::{bytes, number, tag};
+use crate::support::example_writer::{
+    example, feature_lists, key, packed_floats, packed_ints, plain_floats, plain_ints, strings, value,
+};
+use crate::support::lmdb_writer::Random;
+use crate::support::record_writer;
 use forebay_format::{
     ExampleSchema, Feature, FeatureKind, FieldOut, Schema, SchemaChoice, SchemaError, Summary, Values,
 };
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
-use support::dataset::{Scratch, index, open_as};
-use support::datum::{bytes, number, tag};
-use support::example_writer::{
-    example, feature_lists, key, packed_floats, packed_ints, plain_floats, plain_ints, strings, value,
-};
-use support::lmdb_writer::Random;
-use support::record_writer;
 
 /// Number and length of the values of a feature that has always as many \[bytes\].
 type Fixed = Option<(u64, u64)>;

@@ -3,20 +3,14 @@
 //!
 //! 5,000 damaged sidecars by default, whose checksums fit; 200,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod lmdb_writer;
-    #[allow(dead_code)]
-    pub mod table;
-}
-
 use std::path::{Component, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
+use crate::support::lmdb_writer::Random;
+use crate::support::table::damaged;
 use forebay_format::{Dataset, Index, OpenOptions};
 use forebay_types::{Located, SampleId, ShardId};
-use support::lmdb_writer::Random;
-use support::table::damaged;
 
 /// Goes through everything that an index says; the names of the files, or `None` where it refuses.
 fn names(index: &Index) -> Option<Vec<PathBuf>> {

@@ -6,23 +6,16 @@
 //! description exchanged, bits of the tables and of the superblock flipped, anything cut. 6,000 of
 //! them by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod hdf5_writer;
-    pub mod lmdb_writer;
-    #[allow(dead_code, reason = "for sidecars of one column")]
-    pub mod table;
-}
-
 use std::env;
 use std::sync::Arc;
 
+use crate::support::hdf5_writer::{FILE_BYTES, dataset, file, filter, join, structure};
+use crate::support::lmdb_writer::Random;
+use crate::support::table::inside;
 use forebay_format::hdf5::index_of_bytes;
 use forebay_format::{Error, Index};
 use forebay_types::{Located, Piece, SampleId};
 use serde_json::{Value, json};
-use support::hdf5_writer::{FILE_BYTES, dataset, file, filter, join, structure};
-use support::lmdb_writer::Random;
-use support::table::inside;
 
 /// Locates every sample, and looks where it is.
 fn look(bytes: Vec<u8>) -> (u64, Located) {

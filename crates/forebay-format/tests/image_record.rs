@@ -1,12 +1,8 @@
 //! Image records of `MXNet`: header and image, or an error.
 
-mod support {
-    pub mod record_writer;
-}
-
+use crate::support::record_writer::image_record as record;
 use forebay_format::{FieldOut, ImageRecordSchema, Labels, Schema, SchemaError, Summary};
 use forebay_types::Layout;
-use support::record_writer::image_record as record;
 
 /// Labels, id and image of a record.
 fn decode(

@@ -2,18 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::sync::Arc;
 
+use crate::support::dataset::{Scratch, build, index, open, open_as};
+use crate::support::lmdb_writer::{Random, Records, Spec, records};
 use forebay_format::lmdb::Dialect;
 use forebay_format::{Dataset, Error, Index, OpenOptions, SchemaChoice};
 use forebay_types::{Located, Piece, SampleId};
-use support::dataset::{Scratch, build, index, open, open_as};
-use support::lmdb_writer::{Random, Records, Spec, records};
 
 /// Reads every sample through the index and compares it with the record it was made from.
 fn assert_holds(dataset: &Dataset, index: &Index, records: &Records) {

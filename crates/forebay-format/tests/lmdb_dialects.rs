@@ -1,16 +1,11 @@
 //! Every dialect, page length and shape of tree gives back the records that were written.
 
-mod support {
-    pub mod lmdb_reader;
-    pub mod lmdb_writer;
-}
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::lmdb_reader::{read, read_batched};
+use crate::support::lmdb_writer::{Kind, Random, Records, Spec, records};
 use forebay_format::lmdb::{ByteOrder, Database, Dialect, Version, WalkOptions, WalkReport};
-use support::lmdb_reader::{read, read_batched};
-use support::lmdb_writer::{Kind, Random, Records, Spec, records};
 
 /// Mostly short values, some around the inline limit, some of several pages.
 fn mixed(page_bytes: u32) -> impl FnMut(&mut Random) -> usize {

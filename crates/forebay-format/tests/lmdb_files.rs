@@ -1,11 +1,6 @@
 //! Files and directories: what can be opened, what is touched, what a writer or a failing disk does
 //! to a reader.
 
-mod support {
-    pub mod lmdb_reader;
-    pub mod lmdb_writer;
-}
-
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -14,11 +9,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use crate::support::lmdb_reader::PATH;
+use crate::support::lmdb_writer::{Image, Kind, Spec, records};
 use forebay_format::Error;
 use forebay_format::lmdb::{Database, Dialect, Identity, ReadAt, WalkOptions};
 use forebay_io::ReadError;
-use support::lmdb_reader::PATH;
-use support::lmdb_writer::{Image, Kind, Spec, records};
 
 fn image() -> Image {
     Spec::new(Dialect::ALL[0], 512).build(&records(1, 300, |random| random.below(600) as usize))

@@ -10,18 +10,13 @@
 //!
 //! 20,000 files and more by default, a million with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod lmdb_reader;
-    pub mod lmdb_writer;
-}
-
 use std::collections::BTreeSet;
 use std::env;
 
+use crate::support::lmdb_reader::{read, read_by_cursor};
+use crate::support::lmdb_writer::{Image, Random, Records, SidecarLocation, Spec, put, records};
 use forebay_format::Error;
 use forebay_format::lmdb::{Dialect, Version};
-use support::lmdb_reader::{read, read_by_cursor};
-use support::lmdb_writer::{Image, Random, Records, SidecarLocation, Spec, put, records};
 
 /// What came of the mutated files.
 #[derive(Debug, Default)]

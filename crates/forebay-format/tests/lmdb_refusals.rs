@@ -1,14 +1,9 @@
 //! What is refused, and with which words: every check of the reader, one damaged field each.
 
-mod support {
-    pub mod lmdb_reader;
-    pub mod lmdb_writer;
-}
-
+use crate::support::lmdb_reader::read;
+use crate::support::lmdb_writer::{Image, Kind, Records, Spec, put, records};
 use forebay_format::Error;
 use forebay_format::lmdb::{Dialect, Version};
-use support::lmdb_reader::read;
-use support::lmdb_writer::{Image, Kind, Records, Spec, put, records};
 
 /// LMDB 0.9, 64 bits, little-endian.
 const OLD: Dialect = Dialect::ALL[0];

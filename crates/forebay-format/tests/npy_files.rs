@@ -1,17 +1,13 @@
 //! Arrays of numpy: where their samples are, and what is refused with which words.
 
-mod support {
-    pub mod npy_writer;
-}
-
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use crate::support::npy_writer::{Member, npy, npy_of, zip};
 use forebay_format::file::{Input, ReadAt};
 use forebay_format::npy::{Arrays, ItemKind};
 use forebay_format::{Error, SampleAxis};
-use support::npy_writer::{Member, npy, npy_of, zip};
 
 const PATH: &str = "memory.npy";
 

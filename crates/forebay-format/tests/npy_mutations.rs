@@ -8,22 +8,16 @@
 //!
 //! 6,000 files of each by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod allocation;
-    pub mod lmdb_writer;
-    pub mod npy_writer;
-}
-
 use std::env;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::allocation::largest_allocation;
+use crate::support::lmdb_writer::Random;
+use crate::support::npy_writer::{Member, npy, zip};
 use forebay_format::file::Input;
 use forebay_format::npy::Arrays;
 use forebay_format::{Error, SampleAxis};
-use support::allocation::largest_allocation;
-use support::lmdb_writer::Random;
-use support::npy_writer::{Member, npy, zip};
 
 /// What came of the mutated files.
 #[derive(Debug, Default)]

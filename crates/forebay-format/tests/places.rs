@@ -1,18 +1,13 @@
 //! Where sidecars are kept, which are believed, and how they are written.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
+use crate::support::dataset::{Scratch, build, open, open_as};
+use crate::support::lmdb_writer::{Records, records};
 use forebay_format::{CachePolicy, Dataset, Error, Lookup, OpenOptions, SchemaChoice, SidecarLocation};
-use support::dataset::{Scratch, build, open, open_as};
-use support::lmdb_writer::{Records, records};
 
 /// A user who is nobody here.
 const STRANGER: u32 = 54_321;

@@ -1,17 +1,12 @@
 //! A `TFRecord` file of 100 GiB: its index reads the headers and no more. The file is sparse and
 //! takes 50 MB.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::support::dataset::{Scratch, build, open_as};
 use forebay_format::{SchemaChoice, tfrecord};
 use forebay_types::{Located, Piece, SampleId};
-use support::dataset::{Scratch, build, open_as};
 
 const RECORDS: u64 = 6400;
 const RECORD_BYTES: u64 = 16 << 20;

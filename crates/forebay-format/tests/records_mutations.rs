@@ -9,22 +9,16 @@
 //!
 //! 6,000 files of each and more by default, 200,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-    pub mod record_writer;
-}
-
 use std::env;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::dataset::Scratch;
+use crate::support::lmdb_writer::Random;
+use crate::support::record_writer::{recordios, tfrecords};
 use forebay_format::file::Input;
 use forebay_format::sidecar::{Entry, PartPiece};
 use forebay_format::{Dataset, Error, OpenOptions, SchemaChoice, recordio, tfrecord};
-use support::dataset::Scratch;
-use support::lmdb_writer::Random;
-use support::record_writer::{recordios, tfrecords};
 
 type Records = Vec<Vec<u8>>;
 

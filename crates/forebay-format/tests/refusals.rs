@@ -1,17 +1,12 @@
 //! What cannot be opened says what it is and what to do.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::dataset::{Scratch, build, index, open};
+use crate::support::lmdb_writer::{Spec, records};
 use forebay_format::lmdb::Dialect;
 use forebay_format::{Dataset, Error, Format, OpenOptions};
-use support::dataset::{Scratch, build, index, open};
-use support::lmdb_writer::{Spec, records};
 
 /// The error of opening a path, or of building its index, as message and hint.
 fn refusal(path: &Path) -> (String, String) {

@@ -1,20 +1,12 @@
 //! Equal records get equal schemas, whatever container holds them.
 
-mod support {
-    pub mod dataset;
-    pub mod datum;
-    pub mod example_writer;
-    pub mod lmdb_writer;
-    pub mod record_writer;
-}
-
 use std::path::{Path, PathBuf};
 
+use crate::support::dataset::{Scratch, index, open_as};
+use crate::support::datum::image;
+use crate::support::example_writer::{example, key, packed_ints, strings};
+use crate::support::record_writer::tfrecords;
 use forebay_format::{Dataset, DatumSchema, Error, OpenOptions, Pixels, Schema, SchemaChoice, Summary};
-use support::dataset::{Scratch, index, open_as};
-use support::datum::image;
-use support::example_writer::{example, key, packed_ints, strings};
-use support::record_writer::tfrecords;
 
 /// The same records in LMDB and `TFRecord`.
 fn containers(scratch: &Scratch, records: &[Vec<u8>]) -> [PathBuf; 2] {

@@ -7,21 +7,16 @@
 //!
 //! 6,000 files by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod allocation;
-    pub mod lmdb_writer;
-}
-
 use std::env;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::allocation::largest_allocation;
+use crate::support::lmdb_writer::Random;
 use forebay_format::file::Input;
 use forebay_format::sidecar::{Entry, PartPiece};
 use forebay_format::{Error, OpenOptions, array_record, litdata, mds};
-use support::allocation::largest_allocation;
-use support::lmdb_writer::Random;
 
 /// The serializers of the samples in `golden/litdata/trees`.
 const LEAVES: [&str; 9] =

@@ -1,22 +1,17 @@
 //! The file format of indexes: what is written is read again, what is on disk stays readable, and
 //! nothing that is read is believed.
 
-mod support {
-    pub mod lmdb_writer;
-    pub mod table;
-}
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
+use crate::support::lmdb_writer::Random;
+use crate::support::table::{DATA, FINGERPRINT, classes, damaged, inside, shard, sidecar};
 use forebay_format::sidecar::{Entry, Part, PartPiece, Writer};
 use forebay_format::{Format, Index, Schema, SidecarError};
 use forebay_types::{CodecChain, Dtype, Extent, Field, Layout, Located, Piece, SampleId, ShardId};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::lmdb_writer::Random;
-use support::table::{DATA, FINGERPRINT, classes, shard, sidecar};
 
 fn open(bytes: Vec<u8>) -> Index {
     Index::from_bytes(Arc::new(bytes), FINGERPRINT).expect("a sidecar just written")
@@ -349,7 +344,7 @@ fn damaged_sidecars_with_repaired_checksums_never_lead_out_of_the_file() {
     let mut located = Located::default();
     for round in 0..rounds {
         let sound = &tables[round % tables.len()];
-        let bytes = support::table::damaged(sound, &mut random);
+        let bytes = damaged(sound, &mut random);
         let index = match Index::from_bytes(Arc::new(bytes), FINGERPRINT) {
             Ok(index) => index,
             Err(error) => {
@@ -364,7 +359,7 @@ fn damaged_sidecars_with_repaired_checksums_never_lead_out_of_the_file() {
         match index.locate(&ids, &mut located) {
             Ok(()) => {
                 read += 1;
-                assert!(support::table::inside(&located, index.shards()), "round {round}");
+                assert!(inside(&located, index.shards()), "round {round}");
             }
             Err(error) => {
                 assert!(!error.to_string().is_empty());

@@ -5,16 +5,12 @@
 //!
 //! 3,600 files by default, 240,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod lmdb_writer;
-}
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::lmdb_writer::Random;
 use forebay_format::{Error, Index, arrow, parquet};
 use forebay_types::{CodecChain, Located, Piece, SampleId, Slice};
-use support::lmdb_writer::Random;
 
 /// Rows of each golden file.
 const ROWS: u64 = 12;

@@ -7,23 +7,17 @@
 //!
 //! 6,000 files by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 
-mod support {
-    pub mod allocation;
-    pub mod lmdb_writer;
-    pub mod tar_writer;
-}
-
 use std::env;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::allocation::largest_allocation;
+use crate::support::lmdb_writer::Random;
+use crate::support::tar_writer::{Kind, archive, member, record};
 use forebay_format::Error;
 use forebay_format::file::Input;
 use forebay_format::sidecar::Entry;
 use forebay_format::tar::TarFile;
-use support::allocation::largest_allocation;
-use support::lmdb_writer::Random;
-use support::tar_writer::{Kind, archive, member, record};
 
 type Samples = Vec<Vec<(u64, u64)>>;
 

@@ -1,20 +1,14 @@
 //! Tiled columns: samples are found in chunks of any shape, chunks that are decoded are named once,
 //! and nothing that a sidecar says about them is believed.
 
-mod support {
-    pub mod lmdb_writer;
-    #[allow(dead_code, reason = "tables of one column")]
-    pub mod table;
-}
-
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::support::lmdb_writer::Random;
+use crate::support::table::{DATA, FINGERPRINT, damaged, inside, shard};
 use forebay_format::sidecar::{Entry, Part, PartPiece, RecordClass, StoredIn, Tiles, Writer};
 use forebay_format::{Codec, Format, Index, Schema};
 use forebay_types::{CodecChain, Dtype, Field, Layout, Located, Piece, SampleId};
-use support::lmdb_writer::Random;
-use support::table::{DATA, FINGERPRINT, damaged, inside, shard};
 
 const ITEM_BYTES: u64 = 4;
 const FILL: [u8; 4] = [9, 8, 7, 6];

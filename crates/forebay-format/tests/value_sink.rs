@@ -1,16 +1,11 @@
 //! Building an index of inline values reads all data; whoever keeps them need not read them again.
 
-mod support {
-    pub mod dataset;
-    pub mod lmdb_writer;
-}
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::dataset::{Scratch, open};
+use crate::support::lmdb_writer::records;
 use forebay_format::ValueSink;
 use forebay_types::{Located, Piece, SampleId};
-use support::dataset::{Scratch, open};
-use support::lmdb_writer::records;
 
 /// Shards as far as they were read; what was not read is `None`.
 #[derive(Debug)]

@@ -1,19 +1,13 @@
 //! Reading everything once finds exactly what is broken.
 
-mod support {
-    pub mod dataset;
-    pub mod datum;
-    pub mod lmdb_writer;
-}
-
 use std::fs;
 
+use crate::support::dataset::{Scratch, index, open, open_as};
+use crate::support::datum::image;
+use crate::support::lmdb_writer::{Records, Spec, records};
 use forebay_format::lmdb::Dialect;
 use forebay_format::{Error, SchemaChoice, Verification};
 use forebay_types::{Located, Piece, SampleId};
-use support::dataset::{Scratch, index, open, open_as};
-use support::datum::image;
-use support::lmdb_writer::{Records, Spec, records};
 
 #[test]
 fn a_sound_dataset_has_no_bad_samples() {

@@ -1,9 +1,7 @@
 //! Measuring the limit of a storage.
 
-mod support;
-
+use crate::support::Shards;
 use forebay_io::{Limit, LimitKind, measure};
-use support::Shards;
 
 const BYTES: usize = (3 << 20) + 777;
 

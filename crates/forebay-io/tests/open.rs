@@ -1,9 +1,7 @@
 //! Opening shards: what is checked, and what is said.
 
-mod support;
-
+use crate::support::Shards;
 use forebay_io::{Probe, ReadError, ShardFiles};
-use support::Shards;
 
 #[test]
 fn a_file_of_another_size_than_indexed_is_refused() {

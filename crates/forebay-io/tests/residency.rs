@@ -2,14 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Shards, drop_from_cache};
 use forebay_io::{Mappings, ShardFiles};
 use forebay_types::ShardId;
-use support::{Shards, drop_from_cache};
 
 const SHARD: ShardId = ShardId(0);
 const BYTES: usize = (5 << 20) + 123;

@@ -2,14 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Aligned, Shards, reader, requesting, transfer};
 use forebay_io::{Access, Failing, Fault, FaultyIo, ReadError, Refused};
 use forebay_types::ShardId;
-use support::{Aligned, Shards, reader, requesting, transfer};
 
 const BYTES: usize = 300_000;
 const SPAN: std::ops::Range<usize> = 1234..201_234;

@@ -1,13 +1,11 @@
 //! All accesses deliver the same bytes.
 
-mod support;
-
 use std::sync::{Arc, OnceLock};
 
+use crate::support::{self, Aligned, Shards, requesting};
 use forebay_io::{Failing, Mappings, Reader, ShardFiles, Transfer};
 use forebay_types::ShardId;
 use proptest::prelude::*;
-use support::{Aligned, Shards, requesting};
 
 /// The last byte of each stands elsewhere in its page.
 const SIZES: [usize; 4] = [1, 4096, 70_001, 3 << 20 | 5];

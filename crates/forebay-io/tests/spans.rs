@@ -3,8 +3,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod support;
-
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::support::{self, Aligned, Shards, requesting};
 use forebay_io::{
     Access, At, Descriptor, Failing, FileIo, LevelId, LevelSet, ReadError, Reader, ShardFiles, Span, Transfer,
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;
-use support::{Aligned, Shards, requesting};
 
 /// Bytes that are copied together.
 const PIECE: u64 = 8192;

@@ -2,13 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod emulator_support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
-use emulator_support::{Aligned, Dice, KIB, MIB, direct, errno, latency, pattern, room};
+use crate::emulator_support::{Aligned, Dice, KIB, MIB, direct, errno, latency, pattern, room};
 use forebay_pfs::Spec;
 use memmap2::Mmap;
 

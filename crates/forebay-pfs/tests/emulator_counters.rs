@@ -3,13 +3,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod emulator_support;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use emulator_support::{Aligned, Dice, KIB, MIB, Room, direct, latency, node, number, room};
+use crate::emulator_support::{Aligned, Dice, KIB, MIB, Room, direct, latency, node, number, room};
 use forebay_pfs::Spec;
 use forebay_pfs::emulator::Emulator;
 use memmap2::Mmap;

@@ -2,13 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod emulator_support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use emulator_support::{Aligned, MIB, direct, errno, latency, number, room};
+use crate::emulator_support::{Aligned, MIB, direct, errno, latency, number, room};
 use forebay_pfs::Spec;
 use forebay_pfs::emulator::Fault;
 

@@ -3,15 +3,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod emulator_support;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use emulator_support::{Room, errno, latency, room};
+use crate::emulator_support::{Room, errno, latency, room};
 use forebay_pfs::Spec;
 use forebay_pfs::emulator::{Emulator, serve};
 use serde_json::{Value, json};

@@ -1,12 +1,10 @@
 //! `local-shuffle`: the samples of `shuffle`, on nodes that hold them; and what nodes hold.
 
-mod order_common;
-
 use std::sync::Arc;
 
+use crate::order_common::{batch, cases, global_batch, pool, shares};
 use forebay_plan::{Kind, Last, NodeShares, Order, OrderSpec, ShareUnit};
 use forebay_types::{Rank, SampleId};
-use order_common::{batch, cases, global_batch, pool, shares};
 use proptest::prelude::*;
 
 fn order(kind: Kind, last: Last, samples: u64, batch: u64, ranks: u64) -> Order {

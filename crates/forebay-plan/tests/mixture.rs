@@ -1,16 +1,16 @@
 //! Mixtures: exact proportions in each window, each pass over a source once, and the same stream
 //! from any start and on any number of ranks.
 
-mod order_common;
-
 use std::collections::HashMap;
 
+use crate::order_common::{
+    batch, batches, batches_keeping, cases, deliveries, epoch, global_batch, places, segments,
+};
 use forebay_plan::{
     Kind, Last, Mixture, MixtureSource, MixtureSpec, Order, OrderError, OrderSpec, OrderState, StateValue,
     Stop,
 };
 use forebay_types::Rank;
-use order_common::{batch, cases, deliveries, epoch, global_batch, segments};
 use proptest::prelude::*;
 
 /// Bound of the deviation in a window: 1 + Σ 1/F over the Fibonacci numbers from the second on.
@@ -101,6 +101,11 @@ fn off_in(order: &Order, samples: &[u64]) -> f64 {
 
 proptest! {
     #![proptest_config(cases(2))]
+
+    #[test]
+    fn what_batches_keep_for_each_other_changes_none(order in orders(), places in places()) {
+        prop_assert_eq!(batches_keeping(&order, &places), batches(&order, &places));
+    }
 
     #[test]
     fn a_schedule_delivers_what_the_definition_says(

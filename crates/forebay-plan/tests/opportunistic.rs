@@ -1,16 +1,14 @@
 //! `opportunistic`: what nodes keep and what they stream, in each step.
 
-mod order_common;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::order_common::{batch, cases, epoch, is_resident, segments, shares};
 use forebay_plan::{
     EpochBytes, Kind, Last, NodeMemory, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, StagingRing,
     StreamMemory, TierForecast, TierLevel, UnitBytes,
 };
 use forebay_types::{Rank, SampleId};
-use order_common::{batch, cases, epoch, is_resident, segments, shares};
 use proptest::prelude::*;
 
 fn order(window: u64, last: Last, samples: u64, batch: u64, ranks: u64) -> Order {

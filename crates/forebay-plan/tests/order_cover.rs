@@ -1,12 +1,12 @@
 //! Every sample exactly once per epoch, the same number of steps everywhere, and the same stream
 //! whatever the ranks.
 
-mod order_common;
-
 use std::collections::HashMap;
 
+use crate::order_common::{
+    batch, batches, batches_keeping, cases, epoch, global_batch, orders, places, pool, shares,
+};
 use forebay_plan::{Kind, Last, Order, OrderSpec};
-use order_common::{batch, cases, epoch, global_batch, orders, pool, shares};
 use proptest::prelude::*;
 
 fn counts(samples: &[u64]) -> HashMap<u64, u64> {
@@ -43,6 +43,11 @@ proptest! {
                 prop_assert!(counts.values().all(|count| *count <= 2));
             }
         }
+    }
+
+    #[test]
+    fn what_batches_keep_for_each_other_changes_none(order in orders(), places in places()) {
+        prop_assert_eq!(batches_keeping(&order, &places), batches(&order, &places));
     }
 
     #[test]

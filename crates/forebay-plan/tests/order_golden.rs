@@ -3,16 +3,14 @@
 
 #![allow(clippy::unreadable_literal, reason = "the values are printed by a failing test and pasted")]
 
-mod order_common;
-
 use std::sync::Arc;
 
+use crate::order_common::{batch, epoch};
 use forebay_plan::{
     Kind, Last, Mixture, MixtureSource, MixtureSpec, NodeShares, Order, OrderSpec, OrderState, Resumption,
     ShareUnit, StateValue, Stop,
 };
 use forebay_types::{Rank, SampleId};
-use order_common::{batch, epoch};
 
 const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise STATE_VERSION in \
                       src/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";

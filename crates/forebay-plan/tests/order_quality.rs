@@ -1,9 +1,7 @@
 //! The quality that an order states is the quality that it has.
 
-mod order_common;
-
+use crate::order_common::global_batch;
 use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec};
-use order_common::global_batch;
 use proptest::prelude::*;
 
 fn order(kind: Kind, lanes: Option<u64>) -> Order {

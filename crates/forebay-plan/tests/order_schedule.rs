@@ -1,12 +1,10 @@
 //! A schedule delivers what the definition says, from any start, in any cut, to any node.
 
-mod order_common;
-
 use std::sync::Arc;
 
+use crate::order_common::{batch, cases, deliveries, given, orders, segments};
 use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Segment};
 use forebay_types::Rank;
-use order_common::{batch, cases, deliveries, given, orders, segments};
 use proptest::prelude::*;
 
 /// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of

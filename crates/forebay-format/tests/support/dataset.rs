@@ -1,7 +1,5 @@
 //! Datasets in a directory of their own, for tests.
 
-#![allow(dead_code, reason = "not every test file needs all of it")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

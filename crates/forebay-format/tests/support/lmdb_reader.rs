@@ -1,5 +1,4 @@
 //! Reads whole databases out of memory, values included, for tests.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::path::Path;
 use std::sync::Arc;

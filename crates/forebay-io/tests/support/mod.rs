@@ -1,5 +1,4 @@
 //! What the tests of the readers share: files with known bytes, and readers of every kind.
-#![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! Helpers for tests of the emulator: directories, mounts, and the reason to skip.
-#![allow(dead_code, reason = "every test file uses some of it")]
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};

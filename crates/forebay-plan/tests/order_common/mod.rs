@@ -1,9 +1,10 @@
 //! What the tests of orders share: random orders, and plain ways to walk them.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
 
-use forebay_plan::{Demand, Kind, Last, Next, NodeShares, Order, OrderSpec, Schedule, Segment, ShareUnit};
+use forebay_plan::{
+    Demand, KeptPermutations, Kind, Last, Next, NodeShares, Order, OrderSpec, Schedule, Segment, ShareUnit,
+};
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
@@ -99,10 +100,44 @@ pub fn given(order: &Order, epoch: u64) -> Arc<[u64]> {
 
 /// One batch by the definition.
 pub fn batch(order: &Order, epoch: u64, step: u64, rank: u64) -> Vec<u64> {
+    batch_keeping(order, (epoch, step, rank), &mut KeptPermutations::default())
+}
+
+fn batch_keeping(
+    order: &Order,
+    (epoch, step, rank): (u64, u64, u64),
+    kept: &mut KeptPermutations,
+) -> Vec<u64> {
     let ids = matches!(order.kind(), Kind::Given { .. }).then(|| given(order, epoch));
     let mut out = vec![SampleId(u64::MAX)];
-    order.batch(epoch, step, Rank(rank as u32), ids.as_deref(), &mut out);
+    order.batch_keeping(epoch, step, Rank(rank as u32), ids.as_deref(), kept, &mut out);
     out.into_iter().map(|sample| sample.0).collect()
+}
+
+/// Epochs, steps and ranks of some batches, in no order.
+pub fn places() -> impl Strategy<Value = Vec<(u64, prop::sample::Index, u64)>> {
+    prop::collection::vec((0_u64..3, any::<prop::sample::Index>(), 0_u64..6), 1..30)
+}
+
+/// The batches at some places, each by itself.
+pub fn batches(order: &Order, places: &[(u64, prop::sample::Index, u64)]) -> Vec<Vec<u64>> {
+    places
+        .iter()
+        .map(|place| {
+            let (epoch, step, rank) = existing(order, place);
+            batch(order, epoch, step, rank)
+        })
+        .collect()
+}
+
+/// The same, where each keeps its permutations for the next.
+pub fn batches_keeping(order: &Order, places: &[(u64, prop::sample::Index, u64)]) -> Vec<Vec<u64>> {
+    let mut kept = KeptPermutations::default();
+    places.iter().map(|place| batch_keeping(order, existing(order, place), &mut kept)).collect()
+}
+
+fn existing(order: &Order, (epoch, step, rank): &(u64, prop::sample::Index, u64)) -> (u64, u64, u64) {
+    (*epoch, step.index(order.steps_per_epoch() as usize) as u64, rank % order.spec().ranks)
 }
 
 /// One global batch by the definition, rank after rank.
