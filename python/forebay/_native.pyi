@@ -25,7 +25,6 @@ __all__ = [
     "check_decoder",
     "check_strategy",
     "clear_tiers",
-    "cores",
     "limit",
     "option_expected",
     "option_words",
@@ -134,6 +133,9 @@ class Engine:
     @property
     def last_epoch(self) -> int: ...
     def config(self) -> dict[str, Any]: ...
+    # Cores that this rank may use: its part of those of the node.
+    @property
+    def cores(self) -> int: ...
     @property
     def order_state(self) -> OrderState: ...
     def start(self, epoch: int, step: int) -> int: ...
@@ -177,8 +179,6 @@ class Watchdog:
     def __enter__(self) -> None: ...
     def __exit__(self, *_exception: object) -> None: ...
 
-# Cores that this process may use: its affinity mask, bounded by the CPU quotas of control groups.
-def cores() -> int: ...
 def limit(
     path: str,
     *,

@@ -43,7 +43,6 @@ from forebay._samples.iteration import AheadIteration
 from forebay._samples.pipeline import Pipeline
 from forebay._samples.settings import (
     check_given,
-    cores_of_rank,
     prefetch_for,
     processes_for,
     strategy_for,
@@ -412,7 +411,7 @@ class Loader:
         self._check_weights(engine)
         self._steps, self._states = engine.steps, engine.order_state
         if (pipeline := self._pipeline) is not None:
-            threads = self._options["threads"] or cores_of_rank(len(rank_info.local_ranks))
+            threads = self._options["threads"] or engine.cores
             buffers = engine.config()["memory"]["batch_buffers"]
             pipeline.set_size(threads, prefetch_for(self._options, buffers))
         return engine

@@ -83,6 +83,12 @@ impl Engine {
         Ok(config)
     }
 
+    /// Cores that this rank may use.
+    #[getter]
+    fn cores(&self) -> usize {
+        self.engine.cores()
+    }
+
     #[getter]
     fn order_state(&self) -> OrderState {
         OrderState(self.engine.order_state())

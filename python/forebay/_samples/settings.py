@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from forebay import _native
 from forebay._core import option_error
 from forebay._samples.calling import check_function
 from forebay._samples.portable import in_worker
 from forebay.options import Resolved, Strategy
 
-__all__ = ["check_given", "cores_of_rank", "prefetch_for", "processes_for", "strategy_for"]
+__all__ = ["check_given", "prefetch_for", "processes_for", "strategy_for"]
 
 # For so many batches ahead, each loader has buffers.
 _OF_ANY_LOADER = 2
@@ -56,15 +55,6 @@ def processes_for(options: Resolved, sample: object) -> int | None:
             'write what the script does under if __name__ == "__main__", or define the function in a module of its own',
         )
     return processes
-
-
-def cores_of_rank(local_ranks: int) -> int:
-    """Return the number of cores that this rank may use: its part of those of the process.
-
-    Those are the cores of its affinity mask, or as many as the CPU quotas of its control groups pay
-    for.
-    """
-    return max(1, _native.cores() // local_ranks)
 
 
 def prefetch_for(options: Resolved, batch_buffers: int) -> int:

@@ -6,6 +6,7 @@
 
 mod memory;
 pub(crate) mod options;
+pub(crate) mod rank_facts;
 pub(crate) mod rules;
 pub(crate) mod shares;
 pub(crate) mod strategies;
@@ -115,6 +116,15 @@ pub struct Streamed<'a> {
     pub unit_bytes: u64,
 }
 
+/// What a loader may use of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLimits<'a> {
+    /// Its memory.
+    pub budget: &'a Budget,
+    /// Cores of a rank; of the one that has the most.
+    pub cores: usize,
+}
+
 /// Decides for a node. `expansion` is that of
 /// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio). `streamed` is the order
 /// `opportunistic`, where it is known.
@@ -129,7 +139,7 @@ pub fn decide(
     mappings: Option<&Mappings>,
     expansion: f64,
     streamed: Option<Streamed<'_>>,
-    budget: &Budget,
+    NodeLimits { budget, cores }: NodeLimits<'_>,
 ) -> Result<Decision, Error> {
     let mut data = data_facts(options, index, files, expansion)?;
     let order = match streamed {
@@ -139,7 +149,7 @@ pub fn decide(
         }
         None => plain_order(options, index)?,
     };
-    let read_options = read_options(options);
+    let read_options = read_options(options, cores);
     let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
     let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
         .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
@@ -186,7 +196,7 @@ fn without_effect(
     fallbacks
 }
 
-fn read_options(options: &Options) -> ReadOptions {
+fn read_options(options: &Options, cores: usize) -> ReadOptions {
     let strategy = &options.strategy;
     ReadOptions {
         node_ranks: options.local_ranks.len(),
@@ -199,7 +209,7 @@ fn read_options(options: &Options) -> ReadOptions {
         batch_buffers: strategy.batch_buffers,
         checksums: options.checksums,
         store: options.strategy.store.is_some(),
-        decode_threads: decode_threads(&options.decode, options.local_ranks.len()),
+        decode_threads: decode_threads(&options.decode, cores),
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use forebay_tier::{MAX_LEVELS, TierOptions};
 
+use crate::config::rank_facts::RankFacts;
 use crate::config::rules;
 use crate::dataset::field_decoders::FieldDecoders;
 use crate::error::Error;
@@ -442,9 +443,9 @@ impl Options {
         })
     }
 
-    /// This rank's hello in the rendezvous: its options, the fingerprint of the data set, and the
-    /// address space that it has left.
-    pub fn hello(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
+    /// This rank's hello in the rendezvous: its options, the fingerprint of the data set, and facts
+    /// of its process.
+    pub fn hello(&self, fingerprint: u128, facts: &RankFacts) -> Vec<u8> {
         let Ok(Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
         };
@@ -452,22 +453,23 @@ impl Options {
             values.remove(own);
         }
         values.insert(DATA_SET.into(), format!("{fingerprint:032x}").into());
-        values.insert(ADDRESS_LEFT.into(), address_left.into());
+        values.insert(FACTS.into(), serde_json::to_value(facts).expect("facts can be written as JSON"));
         serde_json::to_vec(&values).expect("a JSON object can be written")
     }
 }
 
 /// Key of the data set's fingerprint among the options.
 const DATA_SET: &str = "data set";
-/// Key of the address space that the rank has left \[bytes\], null without a limit; it may differ
-/// between ranks.
-const ADDRESS_LEFT: &str = "address space left";
+/// Key of the [`RankFacts`], which may differ between ranks.
+const FACTS: &str = "facts";
 
-/// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a
-/// limit.
-pub fn min_address_left(hellos: &[Vec<u8>]) -> Option<u64> {
-    let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, Value>>(bytes).ok();
-    hellos.iter().filter_map(|hello| read(hello)?.get(ADDRESS_LEFT)?.as_u64()).min()
+/// The facts of the ranks of a node; of a rank that states none, no limits and no cores.
+pub fn rank_facts(hellos: &[Vec<u8>]) -> Vec<RankFacts> {
+    let read = |bytes: &Vec<u8>| {
+        let mut values = serde_json::from_slice::<BTreeMap<String, Value>>(bytes).ok()?;
+        serde_json::from_value(values.remove(FACTS)?).ok()
+    };
+    hellos.iter().map(|hello| read(hello).unwrap_or_default()).collect()
 }
 
 /// Compares the hellos of the ranks of a node; the message names the first difference.
@@ -484,7 +486,7 @@ pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), Str
                 rank(local)
             ));
         };
-        for (key, value) in first.iter().filter(|(key, _)| *key != ADDRESS_LEFT) {
+        for (key, value) in first.iter().filter(|(key, _)| *key != FACTS) {
             let found = other.get(key).unwrap_or(&Value::Null);
             if let Some((part, value, found)) = difference(value, found) {
                 let key = if part.is_empty() { key } else { &format!("{key}.{part}") };
@@ -584,17 +586,17 @@ mod tests {
         })
         .unwrap();
         let other = options(|v| v["batch_size"] = 9.into()).unwrap();
-        assert_eq!(compare_hellos(&[same.hello(5, Some(7)), one.hello(5, None)], &[0, 1]), Ok(()));
-        let text = compare_hellos(&[same.hello(5, None), other.hello(5, None)], &[0, 1]).unwrap_err();
+        let none = RankFacts::default();
+        let facts = RankFacts { address_left_bytes: Some(7), cores: vec![2, 3], paid_cores: 2 };
+        let agreeing = [same.hello(5, &facts), one.hello(5, &none)];
+        assert_eq!(compare_hellos(&agreeing, &[0, 1]), Ok(()));
+        assert_eq!(rank_facts(&agreeing), [facts, none.clone()]);
+        let text = compare_hellos(&[same.hello(5, &none), other.hello(5, &none)], &[0, 1]).unwrap_err();
         assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
         let other = options(|v| v["strategy"]["coalesce"] = 2.into()).unwrap();
-        let text = compare_hellos(&[same.hello(5, None), other.hello(5, None)], &[0, 1]).unwrap_err();
+        let text = compare_hellos(&[same.hello(5, &none), other.hello(5, &none)], &[0, 1]).unwrap_err();
         assert_eq!(text, "the ranks disagree on strategy.coalesce: rank 0 has null, rank 1 has 2");
-        let text = compare_hellos(&[same.hello(5, None), one.hello(6, None)], &[0, 1]).unwrap_err();
+        let text = compare_hellos(&[same.hello(5, &none), one.hello(6, &none)], &[0, 1]).unwrap_err();
         assert!(text.starts_with("the ranks disagree on data set"));
-        let least = |all: &[Option<u64>]| {
-            min_address_left(&all.iter().map(|left| one.hello(5, *left)).collect::<Vec<_>>())
-        };
-        assert_eq!((least(&[None, Some(9), Some(7)]), least(&[None, None])), (Some(7), None));
     }
 }

@@ -37,13 +37,12 @@ pub enum FieldDecoder {
 /// Threads of a rank that decode images, at most: each works on a batch of its own.
 const MAX_DECODE_THREADS: usize = 16;
 
-/// Threads of a rank that decode images: its share of the cores; 0 where nothing is decoded.
-pub(crate) fn decode_threads(decoders: &FieldDecoders, ranks: usize) -> usize {
+/// Threads of a rank that decode images: as many as it has cores; 0 where nothing is decoded.
+pub(crate) fn decode_threads(decoders: &FieldDecoders, cores: usize) -> usize {
     if !decoders.values().any(|decoder| matches!(decoder, FieldDecoder::Image(_))) {
         return 0;
     }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / ranks).clamp(1, MAX_DECODE_THREADS)
+    cores.clamp(1, MAX_DECODE_THREADS)
 }
 
 /// The decoders that a user asked for, by field.

@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options, Readers};
+use crate::config::rank_facts::{RankFacts, cores_of_ranks, min_address_left};
 use crate::config::shares::{JobShares, share_out};
 use crate::config::strategies::Strategies;
 use crate::config::tiers::{self, TierPlan, TierQuestion};
-use crate::config::{self, Decision, Findings, Settings};
+use crate::config::{self, Decision, Findings, NodeLimits, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
 use crate::dataset::{IndexedDataset, Loaded};
@@ -37,6 +38,8 @@ const RETAINED_SHARE: u64 = 2;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) settings: Settings,
+    /// Cores that each rank may use, by local rank.
+    pub(crate) cores: Vec<usize>,
     pub(crate) findings: Findings,
     /// Whether retained values follow the region and the index, one descriptor for each shard.
     pub(crate) retained: bool,
@@ -75,16 +78,16 @@ pub(crate) struct LeaderState {
     pub(crate) server: Option<Server>,
 }
 
-/// Prepares the index, the settings and the memory. `address_left` is the least address space that
-/// a rank of the node has left.
+/// Prepares the index, the settings and the memory. `ranks` are those of the node.
 pub(crate) fn lead(
     source: &IndexedDataset,
     options: &Options,
     strategies: &Strategies,
-    address_left: Option<u64>,
+    ranks: &[RankFacts],
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<LeaderState, Error> {
+    let (address_left, cores) = (min_address_left(ranks), cores_of_ranks(ranks));
     let mut budget = config::budget(options, address_left)?;
     let found_budget = budget;
     if let Some(locators) = &strategies.locators {
@@ -160,7 +163,8 @@ pub(crate) fn lead(
         let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
         budget.held_bytes += copies_bytes;
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
-        match config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, &budget) {
+        let limits = NodeLimits { budget: &budget, cores: cores.iter().copied().max().unwrap_or(1) };
+        match config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, limits) {
             // What the order needs comes first; copies take what is left.
             Err(Error::Options { .. } | Error::Memory { .. }) if buffer_bytes > tiers::LEAST_BUFFER_BYTES => {
                 buffer_bytes /= 2;
@@ -238,6 +242,7 @@ pub(crate) fn lead(
     let (tiers, client) = tiers.unzip();
     let reply = Reply {
         settings,
+        cores,
         findings,
         retained: retained.is_some(),
         nodes,

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_host::{self as host, Map, failpoint, fork};
+use forebay_host::{Map, failpoint, fork};
 use forebay_io::FileIo;
 use forebay_plan::OrderState;
 use forebay_plan::config::{Mapping, ReadAhead};
@@ -34,7 +34,8 @@ use forebay_types::{Field, Rank};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config::options::{AccessChoice, Options, compare_hellos, min_address_left};
+use crate::config::options::{AccessChoice, Options, compare_hellos, rank_facts};
+use crate::config::rank_facts::RankFacts;
 use crate::config::strategies::Strategies;
 use crate::config::tiers;
 use crate::dataset::IndexedDataset;
@@ -176,12 +177,12 @@ impl Engine {
                 .map_err(Error::disagree)
                 .and_then(|()| creation.link(&options, spec.deadline, &cancellable))
                 .and_then(|()| {
-                    let address_left = min_address_left(hellos);
+                    let ranks = rank_facts(hellos);
                     let (source, options, strategies) =
                         (Arc::clone(&source), options.clone(), strategies.clone());
                     let links = creation.links().cloned();
                     offload(&cancellable, &what, limit_s, move |caller| {
-                        lead(&source, &options, &strategies, address_left, links.as_deref(), caller)
+                        lead(&source, &options, &strategies, &ranks, links.as_deref(), caller)
                     })
                 })
                 .and_then(|state| creation.agree(&options, &cancellable).map(|()| state))
@@ -198,7 +199,7 @@ impl Engine {
                 })
         };
         let joined = {
-            let hello = options.hello(identity, host::address_left_bytes());
+            let hello = options.hello(identity, &RankFacts::of_this_process());
             rendezvous::join(&spec, &hello, lead, &mut WaitingHost(caller))
         };
         // The leader raises its own error, not the rejection that it sent.
@@ -209,6 +210,7 @@ impl Engine {
         let reply: Reply = serde_json::from_slice(&membership.reply)
             .map_err(|error| Error::local(format!("cannot parse the leader's decisions: {error}")))?;
         let settings = reply.settings;
+        let cores = reply.cores.get(options.local_rank as usize).copied().unwrap_or(1);
         let mut fds = std::mem::take(&mut membership.fds).into_iter();
         let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
             return Err(Error::local("the leader sent no memory"));
@@ -324,6 +326,7 @@ impl Engine {
             untouched: AtomicBool::new(true),
             options,
             settings,
+            cores,
             findings: reply.findings,
             order,
             source,

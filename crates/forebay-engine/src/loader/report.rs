@@ -23,6 +23,11 @@ use crate::store::{RequestLimits, Store, StorePlan};
 pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
 
 impl Engine {
+    /// Cores that this rank may use: its part of those of the node, by affinity masks and quotas.
+    pub fn cores(&self) -> usize {
+        self.context.cores
+    }
+
     /// Counters of this rank by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         if let Some(links) = &self.context.links {

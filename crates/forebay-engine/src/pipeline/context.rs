@@ -36,6 +36,8 @@ use crate::store::{Store, StorePlan};
 pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) settings: Settings,
+    /// Cores that this rank may use.
+    pub(crate) cores: usize,
     /// Facts that the leader gathered before it decided.
     pub(crate) findings: Findings,
     pub(crate) order: Order,

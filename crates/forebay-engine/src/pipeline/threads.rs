@@ -62,8 +62,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         1 // a locator takes steps in order
     } else {
         let layout = context.region.layout();
-        let decoding = decode_threads(&context.options.decode, layout.ranks);
-        let threads = gather_threads(layout.ranks, layout.buffers).max(decoding.min(layout.buffers - 1));
+        let decoding = decode_threads(&context.options.decode, context.cores);
+        let threads = gather_threads(context.cores, layout.buffers).max(decoding.min(layout.buffers - 1));
         // They wait for other nodes most of the time.
         let of_store = context.store.as_ref().map(|store| store.fetch_buffers().max(STORE_THREADS));
         threads.max(of_store.unwrap_or(0).min(context.region.layout().buffers - 1))
@@ -123,8 +123,7 @@ fn touch_staging(session: &Session) {
     let _ = region.memory().populate(region.staging_range(), || session.is_stopped());
 }
 
-/// Number of gather threads: the rank's share of the cores, at most the number of buffers.
-fn gather_threads(ranks: usize, buffers: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / ranks).clamp(1, GATHER_THREADS).min(buffers - 1)
+/// Number of gather threads: as many as the rank has cores, at most the number of buffers.
+fn gather_threads(cores: usize, buffers: usize) -> usize {
+    cores.clamp(1, GATHER_THREADS).min(buffers - 1)
 }

@@ -75,7 +75,7 @@ impl BatchRead {
         index.locate(&samples, &mut located)?;
         let is_local = source.is_local();
         let reads = RandomReads::of(&located, is_local);
-        let decode_threads = decode_threads(&source.decoders, 1);
+        let decode_threads = decode_threads(&source.decoders, cores());
         let prepared =
             Self { index, decoding, files, samples, slots, located, reads, is_local, decode_threads };
         prepared.check_lengths()?;
