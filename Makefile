@@ -1,6 +1,7 @@
 # Everything installs what it needs into .venv; only Python 3.11 or later, Rust (rustfmt, clippy), gcc and make have to be there.
 #
 # TEST_OPTIONS goes to scripts/run_tests.py: --frameworks adds the tests with torch, TensorFlow and JAX where these can be had.
+# PROFILE is a profile of cargo for all builds: with ci, extension and tests are compiled together, in half the time.
 #
 # Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the package, editable). A target that
 # finds its stamp newer than its sources does nothing.
@@ -9,6 +10,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 export CARGO_BUILD_JOBS ?= 2
+ifdef PROFILE
+PROFILE_OPTION := --profile $(PROFILE)
+export MATURIN_PEP517_ARGS := $(PROFILE_OPTION)
+endif
 # The build backend calls maturin by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 # The wheel of Open MPI refuses to run as root without these two; harmless elsewhere.
@@ -41,7 +46,7 @@ demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes
 	$(BIN)/forebay demo
 
 test: build  ## all tests, under 20 minutes on 2 cores; the last line is the count
-	$(BIN)/python scripts/run_tests.py $(TEST_OPTIONS)
+	$(BIN)/python scripts/run_tests.py $(PROFILE_OPTION) $(TEST_OPTIONS)
 
 test-long: build  ## longer runs of the same tests
 	$(BIN)/python scripts/run_tests.py --long
@@ -57,7 +62,7 @@ test-gluster: build  ## the strategies on a real parallel file system, GlusterFS
 
 lint: build  ## rustfmt, clippy, ruff, mypy strict, stubtest
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy $(PROFILE_OPTION) --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/mypy

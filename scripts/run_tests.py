@@ -160,6 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--long", action="store_true", help="also the long runs of the same tests")
     parser.add_argument("--jobs", default="2", help="parallel compilations of cargo")
+    parser.add_argument("--profile", help="of cargo, for the suite rust (default: dev; with --long, release)")
     parser.add_argument(
         "--frameworks", action="store_true", help="also the suite frameworks, where its packages can be had"
     )
@@ -167,6 +168,7 @@ def main() -> int:
         "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} (default: all but the last)"
     )
     options = parser.parse_args()
+    options.profile = options.profile or ("release" if options.long else "dev")
     suites = options.suites or list(SUITES[:-1])
     if unknown := set(suites) - set(SUITES):
         parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
@@ -178,13 +180,12 @@ def main() -> int:
             "cargo",
             "test",
             "--workspace",
-            "--exclude",
-            "forebay-py",
             "--no-fail-fast",
             f"-j{options.jobs}",
+            f"--profile={options.profile}",
         ]
         if options.long:
-            command += ["--release", "--", "--include-ignored"]
+            command += ["--", "--include-ignored"]
         counts += rust("rust", command, LONG if options.long else {})
     if "loom" in suites:
         command = ["cargo", "test", "--no-fail-fast", f"-j{options.jobs}"]

@@ -29,19 +29,14 @@ use forebay_format::{Format, SchemaChoice};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// The cores that this process may use: those of its affinity mask, or fewer where control groups
-/// (v1 and v2) give it a smaller quota of CPU time.
-#[pyfunction]
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("ENDPOINT_BYTES", forebay_engine::mesh::ENDPOINT_BYTES)?;
     module.add("MAX_NODES", forebay_engine::mesh::MAX_NODES)?;
-    module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+    // Of a build for tests, checks are expected.
+    let is_debug = cfg!(debug_assertions) && option_env!("FOREBAY_TEST_BUILD").is_none();
+    module.add("DEBUG_BUILD", is_debug)?;
     module.add("FORMATS", PyTuple::new(module.py(), Format::ALL.map(Format::name))?)?;
     module.add("SCHEMAS", PyTuple::new(module.py(), SchemaChoice::ALL.map(|(name, _)| name))?)?;
     errors::load(module.py())?;
@@ -53,7 +48,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<siblings::Siblings>()?;
     module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
-    module.add_function(wrap_pyfunction!(cores, module)?)?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_decoder, module)?)?;
     module.add_function(wrap_pyfunction!(options::option_expected, module)?)?;
