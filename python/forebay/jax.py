@@ -18,7 +18,7 @@ import secrets
 import socket
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ A compiled function copies two of them in 16 microseconds; `jnp.asarray` takes 4
 takes less than the difference.
 """
 
+_ARRAYS = (np.ndarray, np.generic)
+# Transfer guards that let all transfers pass.
+_PERMISSIVE = (None, "allow", "log")
 # Kinds of numpy dtypes that JAX arrays can have.
 _KINDS = "biufcV"
 
@@ -193,6 +196,8 @@ class _Converter:
         self._name, self._sharding = name, sharding
         self._has_warned = False
         self._put = _DefaultPut()
+        # Those that JAX takes as they are, whatever its configuration.
+        self._fitting_dtypes: set[np.dtype[Any]] = set()
 
     def __call__(self, batch: Any) -> Any:
         if self._sharding is None or isinstance(self._sharding, Sharding):
@@ -232,8 +237,9 @@ class _Converter:
 
     def _collect(self, value: Any, path: tuple[Any, ...], arrays: list[Any]) -> None:
         """Append the arrays of a tree to a list."""
-        if isinstance(value, np.ndarray | np.generic):
-            arrays.append(self._fitting(np.asarray(value), path))
+        if isinstance(value, _ARRAYS):
+            array = np.asarray(value)
+            arrays.append(array if array.dtype in self._fitting_dtypes else self._fitting(array, path))
         elif isinstance(value, dict):
             for key, one in value.items():
                 self._collect(one, (*path, key), arrays)
@@ -261,14 +267,10 @@ class _Converter:
             )
         if not dtype.isnative:
             array = array.astype(dtype.newbyteorder("="))
-        if (
-            dtype.itemsize < 8
-            or dtype.kind not in "iufc"
-            or dtype == np.complex64
-            or jax.config.jax_enable_x64
-        ):
+        if dtype.itemsize < 8 or dtype.kind not in "iufc" or dtype == np.complex64:
+            self._fitting_dtypes.add(array.dtype)
             return array
-        return self._narrowed(array, path)
+        return array if jax.config.jax_enable_x64 else self._narrowed(array, path)
 
     def _narrowed(self, array: np.ndarray[Any, Any], path: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         """Return a 64-bit array as one of 32 bits, as JAX has 64 bits disabled."""
@@ -301,18 +303,27 @@ class _DefaultPut:
     def __init__(self) -> None:
         self._recent_shapes: deque[list[Any]] = deque(maxlen=8)
 
-    def __call__(self, arrays: list[Any]) -> list[Any]:
+    def __call__(self, arrays: list[Any]) -> Sequence[Any]:
         small = [array for array in arrays if array.nbytes <= MAX_COPIED_BYTES]
         if not small:
             return [jax.device_put(array) for array in arrays]
-        # The script asked for these transfers: `jax.transfer_guard` does not forbid them.
-        with jax.transfer_guard_host_to_device("allow"):
-            copies = iter(self._copies(small))
+        copied = self._copies(small)
+        if len(small) == len(arrays):
+            return copied
+        copies = iter(copied)
         return [
             next(copies) if array.nbytes <= MAX_COPIED_BYTES else jax.device_put(array) for array in arrays
         ]
 
-    def _copies(self, arrays: list[Any]) -> Iterable[Any]:
+    def _copies(self, arrays: list[Any]) -> Sequence[Any]:
+        # The script asked for these transfers, so a guard does not forbid them. Without one, the
+        # context would cost as much as a copy.
+        if jax.config.jax_transfer_guard_host_to_device in _PERMISSIVE:
+            return self._copied(arrays)
+        with jax.transfer_guard_host_to_device("allow"):
+            return self._copied(arrays)
+
+    def _copied(self, arrays: list[Any]) -> Sequence[Any]:
         """Copy arrays, by one compiled function where a recent batch had the same shapes.
 
         It is compiled once for each list of shapes, which takes longer than it saves where all
@@ -325,14 +336,16 @@ class _DefaultPut:
         return [jax.numpy.asarray(array) for array in arrays]
 
 
-@jax.jit
-def _unchanged(*arrays: Any) -> tuple[Any, ...]:
+def _unchanged_arrays(*arrays: Any) -> tuple[Any, ...]:
     return arrays
+
+
+_unchanged: Callable[..., tuple[Any, ...]] = jax.jit(_unchanged_arrays)
 
 
 def _rebuilt(value: Any, arrays: Iterator[Any]) -> Any:
     """Return a tree with other arrays; what is no array stays as it is."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         return next(arrays)
     if isinstance(value, dict):
         return {key: _rebuilt(one, arrays) for key, one in value.items()}
