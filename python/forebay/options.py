@@ -299,7 +299,8 @@ class Strategy:
     batch_buffers : int, optional
         Batch buffers per rank, at least 2. A script that holds more batches than that gets copies
         in private memory. By default 4: two for the script and two to fill; 8 where a batch takes
-        at most 2 MiB; where images are decoded, two more than threads that decode.
+        at most 2 MiB, or 256 KiB if ranks copy from the page cache; where images are decoded, two
+        more than threads that decode.
     store : int or str, optional
         Memory of each node for its share of an in-memory store: bytes, a string such as
         ``"8GiB"``, or ``"auto"``: what the share needs, up to half of the free memory. The nodes of

@@ -20,6 +20,10 @@ const MIN_BUFFERS: usize = 2;
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
 const SMALL_BUFFER_BYTES: u64 = 2 * MIB;
+/// The same where ranks copy from the page cache: nothing has to be waited for, and more buffers
+/// would not stay in the cache of a core. With batches of 768 KiB, four buffers deliver 1.2 times
+/// what eight do; with 96 KiB, eight deliver 1.1 times what four do.
+const CACHED_BUFFER_BYTES: u64 = 256 << 10;
 /// Segments by which the roots locate samples ahead of the slowest planner: as many as are planned
 /// ahead of the readers, and two more.
 const LOCATE_AHEAD_SEGMENTS: u64 = 4;
@@ -187,7 +191,9 @@ impl Load<'_> {
             buffer_bytes,
             buffers: self.options.batch_buffers.map_or_else(
                 || {
-                    let usual = if buffer_bytes <= SMALL_BUFFER_BYTES { SMALL_BUFFERS } else { BUFFERS };
+                    let is_alone = self.choice.mode.is_alone();
+                    let small_bytes = if is_alone { CACHED_BUFFER_BYTES } else { SMALL_BUFFER_BYTES };
+                    let usual = if buffer_bytes <= small_bytes { SMALL_BUFFERS } else { BUFFERS };
                     usual.max(self.options.decode_threads + BUFFERS - FILLED_BUFFERS)
                 },
                 |buffers| buffers as usize,
@@ -337,6 +343,12 @@ mod tests {
         let buffers = 8 * RANKS * 16 * RECORD_BYTES;
         assert_eq!(settings.region_bytes, CONTROL_BYTES + 64 * MIB + buffers);
         assert_eq!((settings.memory_bytes, settings.on_loan), (4096 * MIB, false));
+    }
+
+    #[test]
+    fn ranks_that_copy_from_the_page_cache_have_fewer_buffers() {
+        let buffers = |resident| decided(&options(), GROUP, resident, &budget(4096)).unwrap().region.buffers;
+        assert_eq!((buffers(true), buffers(false)), (4, 8));
     }
 
     #[test]
