@@ -44,6 +44,8 @@ TURN_S = 0.3
 PAUSE_S = 0.05
 STAYED = 0.02
 """Share of a file's pages that may stay: more is an error of the row."""
+DROP_S = 2
+"""Time in which the pages of a file have to go: the kernel keeps those that it is at work on."""
 WRITE_S = 180
 BUDGET_S = {"warm": 90, "cold": 150}
 """Time after the start of a section; later, only the first round of a state begins."""
@@ -157,10 +159,7 @@ class _Runner:
         else:
             self.job.release()
         for path in formats.files(self.folder, self.entry.format):
-            page_cache.drop(path)
-            stayed = page_cache.resident_share(path)
-            if stayed is not None and stayed > STAYED:
-                raise JobError(f"{path.name}: expected no pages in the page cache, found {stayed:.0%}")
+            _drop(path)
         self.turns["cold"].append(self._take(1))
         # What it maps would keep the pages of rows that read the same files.
         self.job.close() if self.entry.restarts else self.job.release()
@@ -176,6 +175,19 @@ class _Runner:
             raise JobError("the numbers of the samples do not add up: some are missing, others come twice")
         time.sleep(PAUSE_S)
         return turn
+
+
+def _drop(path: Path) -> None:
+    """Drop a file from the page cache; raise where it stays."""
+    begun = time.monotonic()
+    while True:
+        page_cache.drop(path)
+        stayed = page_cache.resident_share(path)
+        if stayed is None or stayed <= STAYED:
+            return
+        if time.monotonic() - begun > DROP_S:
+            raise JobError(f"{path.name}: expected no pages in the page cache, found {stayed:.0%}")
+        time.sleep(PAUSE_S)
 
 
 def _each(
