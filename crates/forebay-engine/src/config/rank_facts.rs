@@ -48,10 +48,12 @@ pub fn cores_of_ranks(ranks: &[RankFacts]) -> Vec<usize> {
     }
     let own = |rank: &RankFacts| {
         let parts: f64 = rank.cores.iter().map(|core| 1.0 / f64::from(users[core])).sum();
-        let has_quota = rank.paid_cores < rank.cores.len();
-        let paid = if has_quota { rank.paid_cores / ranks.len() } else { rank.paid_cores };
+        // A machine with more cores than fit into a mask has none in it.
+        let is_shared = rank.paid_cores < rank.cores.len() || rank.cores.is_empty();
+        let paid = if is_shared { rank.paid_cores / ranks.len() } else { rank.paid_cores };
         // Three thirds of a core are one core.
-        ((parts + 1e-6) as usize).min(paid).max(1)
+        let bound = if rank.cores.is_empty() { paid } else { (parts + 1e-6) as usize };
+        bound.min(paid).max(1)
     };
     ranks.iter().map(own).collect()
 }
@@ -91,6 +93,13 @@ mod tests {
         assert_eq!(shares(&[0..64, 0..64, 0..64, 0..64], Some(8)), [2; 4]);
         assert_eq!(shares(&[0..64, 64..128], Some(64)), [32, 32]);
         assert_eq!(shares(&[0..8, 8..16], Some(1)), [1; 2]);
+    }
+
+    #[test]
+    fn ranks_share_what_no_mask_tells() {
+        let rank = RankFacts { paid_cores: 2048, ..RankFacts::default() };
+        assert_eq!(cores_of_ranks(&vec![rank; 4]), [512; 4]);
+        assert_eq!(cores_of_ranks(&[RankFacts::default()]), [1]);
     }
 
     #[test]
