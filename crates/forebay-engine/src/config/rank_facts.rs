@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_quota_bounds_the_ranks_together() {
         assert_eq!(shares(&[0..64, 0..64, 0..64, 0..64], Some(8)), [2; 4]);
-        assert_eq!(shares(&[0..64, 64..128], Some(64)), [32, 32]);
+        assert_eq!(shares(&[0..64, 64..128], Some(32)), [16; 2]);
         assert_eq!(shares(&[0..8, 8..16], Some(1)), [1; 2]);
     }
 
