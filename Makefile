@@ -45,7 +45,7 @@ build: $(VENV)/.built  ## build the extension and the preload library (release),
 demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes demo.html
 	$(BIN)/forebay demo
 
-test: build  ## all tests, under 20 minutes on 2 cores; the last line is the count
+test: build  ## all tests, about half an hour on 2 cores; the last line is the count
 	$(BIN)/python scripts/run_tests.py $(PROFILE_OPTION) $(TEST_OPTIONS)
 
 test-long: build  ## longer runs of the same tests

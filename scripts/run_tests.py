@@ -9,10 +9,9 @@ The closing line stands alone at the end:
 
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
 
-The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes beside
-the other suites, and only where it is asked for: by its name, or with `--frameworks`. The latter
-allows for a machine that cannot have its packages, and then says so in a line before the closing
-one.
+The suite `frameworks` runs only where it is asked for: by its name, or with `--frameworks`.
+scripts/frameworks.py makes its environment, while the other suites run. With `--frameworks` the
+machine need not have its packages: a line before the closing one then says so.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ __all__ = ["JaxLoader", "loader", "world"]
 MAX_COPIED_BYTES = 64 << 10
 """Arrays up to this size are copied on a CPU.
 
-A compiled function copies two of them in 16 microseconds; `jnp.asarray` takes 40 for each, and
-`jax.device_put`, which does not copy, 72 (JAX 0.10, one virtual core). A copy of so many bytes
-takes less than the difference.
+A compiled function copies two of them in 16 microseconds. `jnp.asarray` takes 40 for each,
+`jax.device_put` 72, without a copy (JAX 0.10, one virtual core). The copy takes less than the
+difference.
 """
 
 _ARRAYS = (np.ndarray, np.generic)
