@@ -9,8 +9,8 @@ use crate::permutation::Permutation;
 /// A table takes 2 bytes per sample, at most 128 KiB for an epoch, or for the window of a lane.
 #[derive(Debug, Default)]
 pub struct KeptPermutations {
-    /// Whose they are: a seed and an epoch.
-    of: Option<(u64, u64)>,
+    /// Whose they are.
+    epoch: Option<u64>,
     /// Of an order that shuffles the epoch.
     shuffle: Option<Permutation>,
     /// Of an order that shuffles windows.
@@ -34,44 +34,38 @@ struct Window {
 
 impl KeptPermutations {
     /// Forgets those of another epoch.
-    fn begin(&mut self, seed: u64, epoch: u64) {
-        if self.of != Some((seed, epoch)) {
-            *self = Self { of: Some((seed, epoch)), ..Self::default() };
+    fn begin(&mut self, epoch: u64) {
+        if self.epoch != Some(epoch) {
+            *self = Self { epoch: Some(epoch), ..Self::default() };
         }
     }
 
     /// The permutation of an epoch, which `make` makes.
-    pub(super) fn shuffle(
-        &mut self,
-        seed: u64,
-        epoch: u64,
-        make: impl FnOnce() -> Permutation,
-    ) -> &Permutation {
-        self.begin(seed, epoch);
+    pub(super) fn shuffle(&mut self, epoch: u64, make: impl FnOnce() -> Permutation) -> &Permutation {
+        self.begin(epoch);
         self.shuffle.get_or_insert_with(make)
     }
 
     /// The sequence and the windows of an epoch.
     pub(super) fn windows(&mut self, shape: &Shape, seed: u64, epoch: u64) -> (&Sequence, Windows<'_>) {
-        self.begin(seed, epoch);
+        self.begin(epoch);
         let sequence = self.sequence.get_or_insert_with(|| shape.sequence(seed, epoch));
         (sequence, Windows { kept: &mut self.windows, seed, epoch })
     }
 
     /// The draws of an epoch of a mixture without lanes, which `make` makes.
-    pub(super) fn draws(&mut self, seed: u64, epoch: u64, make: impl FnOnce() -> Draws) -> &mut Draws {
-        self.begin(seed, epoch);
+    pub(super) fn draws(&mut self, epoch: u64, make: impl FnOnce() -> Draws) -> &mut Draws {
+        self.begin(epoch);
         self.draws.get_or_insert_with(make)
     }
 
     /// The sequences of an epoch of a mixture, and what its lanes draw.
     pub(super) fn lane_draws(
         &mut self,
-        seed: u64,
         epoch: u64,
         mixture: &Mixture,
     ) -> (&mut Sequences, &mut Vec<(u64, WindowDraws)>) {
-        self.begin(seed, epoch);
+        self.begin(epoch);
         let sequences = self.sequences.get_or_insert_with(|| Sequences::new(mixture));
         (sequences, &mut self.lane_draws)
     }

@@ -62,11 +62,11 @@ impl Order {
     ) {
         let Some(shape) = &self.shape else {
             let run = self.run(epoch, step, rank);
-            let draws = kept.draws(self.spec.seed, epoch, || self.draws(mixture, epoch));
+            let draws = kept.draws(epoch, || self.draws(mixture, epoch));
             let positions = run.first..run.first + run.count;
             return out.extend(positions.map(|position| SampleId(draws.sample(mixture, position))));
         };
-        let (sequences, windows) = kept.lane_draws(self.spec.seed, epoch, mixture);
+        let (sequences, windows) = kept.lane_draws(epoch, mixture);
         let first = step * self.lane_batch();
         let positions = first..first + self.lane_batch();
         for (place, lane) in self.lanes_of(rank).enumerate() {

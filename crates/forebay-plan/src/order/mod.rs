@@ -571,7 +571,7 @@ impl Order {
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
         match self.spec.kind {
             Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } => {
-                let permutation = kept.shuffle(self.spec.seed, epoch, || self.shuffle(epoch));
+                let permutation = kept.shuffle(epoch, || self.shuffle(epoch));
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
             Kind::Given { .. } => {
