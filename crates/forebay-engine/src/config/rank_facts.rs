@@ -47,13 +47,16 @@ pub fn cores_of_ranks(ranks: &[RankFacts]) -> Vec<usize> {
         *users.entry(*core).or_default() += 1;
     }
     let own = |rank: &RankFacts| {
+        let part_of_paid = rank.paid_cores / ranks.len();
+        if rank.cores.is_empty() {
+            // A machine with more cores than fit into a mask has none in it.
+            return part_of_paid.max(1);
+        }
         let parts: f64 = rank.cores.iter().map(|core| 1.0 / f64::from(users[core])).sum();
-        // A machine with more cores than fit into a mask has none in it.
-        let is_shared = rank.paid_cores < rank.cores.len() || rank.cores.is_empty();
-        let paid = if is_shared { rank.paid_cores / ranks.len() } else { rank.paid_cores };
+        let has_quota = rank.paid_cores < rank.cores.len();
+        let paid = if has_quota { part_of_paid } else { rank.paid_cores };
         // Three thirds of a core are one core.
-        let bound = if rank.cores.is_empty() { paid } else { (parts + 1e-6) as usize };
-        bound.min(paid).max(1)
+        ((parts + 1e-6) as usize).min(paid).max(1)
     };
     ranks.iter().map(own).collect()
 }
