@@ -6,6 +6,7 @@ import gc
 import hashlib
 import multiprocessing
 import os
+import time
 import weakref
 from typing import NamedTuple
 
@@ -93,6 +94,27 @@ def test_an_endless_dataset_goes_through_the_epochs(path, options, expected):
         (batch, (epoch, step)) for epoch, steps in enumerate(expected) for step, batch in enumerate(steps)
     ]
     assert found == flat[:30]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [lambda dataset: dataset.take(60), lambda dataset: dataset.map(lambda batch: batch)],
+    ids=["take", "map"],
+)
+def test_whatever_follows_tf_data_takes_few_batches_ahead(path, options, then):
+    with forebay.Loader(path, 8, **options) as loader:
+        ahead = []
+        for taken, batch in enumerate(then(forebay.tensorflow.dataset(loader, endless=True)), 1):
+            del batch
+            # Pauses between batches that are taken at once make a buffer grow that tf.data sizes.
+            if taken % 10 == 0:
+                time.sleep(0.1)
+                epoch, step = loader.state_dict()["epoch"], loader.state_dict()["step"]
+                ahead.append(epoch * STEPS + step - taken)
+            if taken == 60:
+                break
+        # Two that are ready, and the one that it makes.
+        assert max(ahead) <= 3
 
 
 @held

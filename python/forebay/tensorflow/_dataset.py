@@ -27,7 +27,7 @@ from forebay.tensorflow._spec import arrays, check, empty, packed, spec_of, spec
 
 __all__ = ["dataset", "watch_of"]
 
-# Batches that tf.data takes ahead. Without a number it would choose one by itself, and hold more
+# Batches that tf.data takes ahead. Where it chooses the number by itself, it soon holds more
 # batches than the loader has buffers.
 _AHEAD = 2
 
@@ -163,6 +163,8 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
     with_options = tf.data.Options()
     # Each rank has its part already.
     with_options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # After `take` or `map` tf.data would take ahead once more.
+    with_options.experimental_optimization.inject_prefetch = False
     return found.with_options(with_options)
 
 
