@@ -105,6 +105,15 @@ def test_each_sample_comes_once_per_epoch_as_it_is(pool, tier_data, digests, kin
     assert ids_of(found)[0] != ids_of(found)[1]
 
 
+@pytest.mark.parametrize("nodes", [[0], [0, 1], [0, 0, 1, 1]], ids=str)
+def test_one_reader_per_node_in_turns_reads_the_same(pool, large, nodes):
+    more = {"batch": 40, "options": {"seed": 4}}
+    plain = deliver(pool, large, "raw", nodes, **more)
+    turns = deliver(pool, large, "raw", nodes, strategy={"readers": 1, "stagger": len(nodes)}, **more)
+    assert [one["steps"] for one in turns] == [one["steps"] for one in plain]
+    assert of_level(turns, "source", 1) == of_level(plain, "source", 1)
+
+
 @pytest.mark.parametrize("last", ["wrap", "drop", "short"])
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 0, 0, 1]], ids=str)
 def test_an_epoch_ends_as_asked(pool, tier_data, nodes, last):

@@ -310,10 +310,9 @@ def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_los
     assert "the share of node 0, which does not answer" in found["warnings"][0]
 
 
-def test_options_that_make_no_sense_with_a_store_are_refused():
+def test_options_that_make_no_sense_with_a_store_are_refused(small_lmdb):
     for wrong, words in (
         ({"store": "auto", "access": "pread"}, "access"),
-        ({"store": "auto", "readers": 2}, "readers"),
         ({"store": "auto", "locate": "scan"}, "locate"),
         ({"on_lost": "source"}, "on_lost"),
         ({"store": "auto", "on_lost": "never"}, "on_lost"),
@@ -330,3 +329,6 @@ def test_options_that_make_no_sense_with_a_store_are_refused():
     ):
         with pytest.raises(forebay.OptionError, match=words):
             forebay.Strategy(**wrong)
+    for order in ("shuffle", "local-shuffle", "sequential"):
+        with pytest.raises(forebay.OptionError, match=r"readers=2\): ranks take samples"):
+            forebay.Loader(small_lmdb, 4, order=order, strategy=forebay.Strategy(store="auto", readers=2))

@@ -121,13 +121,11 @@ impl StrategyChoice {
             } else if self.access != AccessChoice::Auto {
                 Some(format!("access={}", quoted(&self.access)))
             } else {
-                self.readers.map(|readers| format!("readers={}", quoted(&readers)))
+                None
             };
             if let Some(other) = other {
                 return wrong(
-                    format!(
-                        "Strategy(store=, {other}): ranks take samples from memory, and nothing is read for them"
-                    ),
+                    format!("Strategy(store=, {other}): {FROM_MEMORY}"),
                     "leave one of the two out",
                 );
             }
@@ -295,6 +293,9 @@ fn check_values(prefix: &str, values: &Value) -> Result<(), Error> {
     Ok(())
 }
 
+/// Why a store goes without what tells how to read.
+const FROM_MEMORY: &str = "ranks take samples from memory, and nothing is read for them";
+
 /// Options of a single rank, which are not compared.
 const OWN: [&str; 5] = ["rank", "local_rank", "launcher", "links", "tier_daemon"];
 
@@ -360,6 +361,16 @@ impl Options {
                     "leave tiers= out, or take order=\"local-shuffle\"",
                 );
             }
+        }
+        let streams = matches!(kind, Kind::Opportunistic { .. });
+        if let Some(readers) = self.strategy.readers
+            && self.strategy.store.is_some()
+            && !streams
+        {
+            return wrong(
+                format!("Strategy(store=, readers={}): {FROM_MEMORY}", quoted(&readers)),
+                "leave one of the two out; only order=\"opportunistic\" has readers beside a store",
+            );
         }
         let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
         if self.strategy.locate.walks() && !forward {
