@@ -33,8 +33,9 @@ LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
 # Tests wait more than they compute: three processes take 4 min 20 s on two cores, one takes 13 min.
-# The tests of a file stay together, because they share fixtures.
-PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8)), "--dist", "loadfile"]
+# The tests of a file stay together, because they share fixtures; conftest.py orders the files.
+PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8))]
+PARALLEL += ["--dist", "loadfile", "--no-loadscope-reorder"]
 SUITES = ("rust", "loom", "python", "frameworks")
 # Exit status of scripts/frameworks.py where its packages cannot be had.
 UNAVAILABLE = 69

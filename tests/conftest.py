@@ -33,13 +33,30 @@ pytest_plugins = (
 # interrupt need the usual handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Files whose tests take longest, the longest first. Processes that run tests in parallel take files
+# in this order, so that none ends long after the others.
+SLOW_FILES = (
+    "test_failures_nodes.py", "test_bench_command.py", "test_bench_surroundings.py", "test_mpi.py", "test_links.py",
+    "test_bench.py", "test_truncated.py", "test_promises.py", "test_per_sample_processes.py", "test_bench_mounts.py",
+    "test_run_served.py", "test_store.py", "test_stalls.py", "test_run_faults.py", "test_deaths.py",
+    "test_bench_nodes.py", "test_opportunistic.py", "test_store_daemon.py", "test_async_bench.py",
+    "test_tiers_faults.py", "test_decode.py", "test_local_shuffle.py", "test_lives.py", "test_packaging.py",
+    "test_ladder_nodes.py", "test_memory_limit.py", "test_preload_random.py",
+    # With frameworks:
+    "test_torch_examples.py", "test_torch_distributed.py", "test_dlio.py", "test_preload_workers.py",
+    "test_preload_frameworks.py", "test_jax_tensorflow_examples.py", "test_torch_workers.py", "test_torch_nodes.py",
+    "test_torch_samples.py", "test_lightning_resume.py",
+)  # fmt: skip
+
 # What a launcher, a user or a cluster may have set; a test sets what it needs.
 PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave long tests, and most cases of wide sweeps, to `make test-long`."""
+    """Begin with the slowest files; leave long tests and most of sweeps to `make test-long`."""
+    place = {name: number for number, name in enumerate(SLOW_FILES)}
+    items.sort(key=lambda item: place.get(item.path.name, len(SLOW_FILES)))
     if support.LONG:
         return
     families = {}

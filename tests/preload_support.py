@@ -14,12 +14,17 @@ import forebay
 from support import DEADLINE_S, ROOT
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+# That of the Rust tests, which have built the helpers then.
+PROFILE = os.environ.get("PROFILE", "dev")
 
 
-def cargo(*arguments):
-    """Build something; the environment of the tests does not matter to cargo."""
-    command = ["cargo", "build", "--quiet", *arguments]
+def build_examples(*names):
+    """Build examples of crates; return their paths."""
+    chosen = [word for name in names for word in ("--example", name)]
+    command = ["cargo", "build", "--quiet", "--workspace", "--profile", PROFILE, *chosen]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    directory = TARGET / ("debug" if PROFILE == "dev" else PROFILE) / "examples"
+    return [directory / name for name in names]
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,8 @@ def run(command, **options):
 @pytest.fixture(scope="session")
 def preload():
     """Return the library of the package; build the helpers of its tests."""
-    cargo("-p", "forebay-table", "--example", "copy_files")
-    cargo("-p", "forebay-preload", "--example", "file_operations")
-    examples = TARGET / "debug/examples"
     library = Path(forebay.__file__).with_name("libforebay_preload.so")
-    return Preload(library, examples / "copy_files", examples / "file_operations")
+    return Preload(library, *build_examples("copy_files", "file_operations"))
 
 
 @pytest.fixture(scope="session")

@@ -3,79 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import support
-from preload_support import run
+from frameworks.served_programs import FILES, check_same, write_files
 from tier_support import settle
-
-FILES = 12
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Small files, each of a seed of its own, and an array."""
-    directory = tmp_path_factory.mktemp("frameworks") / "data"
-    directory.mkdir()
-    for number in range(FILES):
-        (directory / f"{number:02}.bin").write_bytes(random.Random(number).randbytes(5_000 + number))
-    np.save(directory / "array.npy", np.arange(1000))
-    return directory
-
-
-def check_same(copies, tmp_path, text, opened):
-    """Run a program with and without the library; it must show so many redirected opens."""
-    program = tmp_path / "program.py"
-    program.write_text(text)
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-W", "ignore", str(program)]
-    expected = run(command, cwd=copies.source, env={**os.environ, **quiet})
-    assert expected[2] == 0, expected[1]
-    assert copies.run(command, cwd=copies.source, env=quiet) == expected
-    counters, _ = copies.counters()
-    assert counters["opened"] >= opened
-    assert not any(counters[reason] for reason in ("open_failed", "other_copy", "number_failed", "changed"))
-
-
-WORKERS = """
-import pathlib
-import zlib
-
-import torch.utils.data
-
-
-class Files(torch.utils.data.Dataset):
-    def __init__(self):
-        self.paths = sorted(pathlib.Path('.').glob('*.bin'))
-
-    def __len__(self):
-        return len(self.paths)
-
-    def __getitem__(self, number):
-        data = self.paths[number].read_bytes()
-        return torch.tensor([zlib.crc32(data), len(data)])
-
-
-if __name__ == '__main__':
-    torch.manual_seed(1)
-    loader = torch.utils.data.DataLoader(
-        Files(), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context='{method}'
-    )
-    for epoch in range(2):
-        print([batch.tolist() for batch in loader])
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_of_a_dataloader_read_copies(method, make_copies, source, tmp_path):
-    pytest.importorskip("torch")
-    check_same(make_copies(source), tmp_path, WORKERS.format(method=method), 2 * FILES)
+    return write_files(tmp_path_factory.mktemp("frameworks") / "data")
 
 
 def test_torch_saves_and_loads_among_the_sources(make_copies, tmp_path):
