@@ -284,6 +284,7 @@ print(json.dumps(errors))
 
 
 def test_a_sharding_divides_batches_among_the_devices_of_a_host(path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     done = support.run_python(DEVICES, path)
     assert done.returncode == 0, done.stderr
@@ -320,7 +321,9 @@ print("EMIT", json.dumps([local, error, batches]))
 """
 
 
-def test_two_processes_of_jax_make_global_arrays(path, tmp_path):
+def test_two_processes_of_jax_make_global_arrays(path, tmp_path, monkeypatch):
+    # Two processes do not share a device, where there is one.
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     port = free_port()
     script = tmp_path / "host.py"
     script.write_text(HOSTS)

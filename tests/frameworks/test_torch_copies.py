@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 
@@ -216,14 +215,8 @@ next(iterator)
 
 
 def test_python_exits_with_an_iterator_that_still_copies(samples):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", AT_EXIT, samples],
-        capture_output=True,
-        text=True,
-        timeout=support.DEADLINE_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(support.ROOT / "tests")},
-    )
+    path = os.pathsep.join((str(support.ROOT / "tests"), *sys.path[1:]))
+    done = support.run_python(AT_EXIT, samples, environment={"PYTHONPATH": path})
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -57,7 +57,7 @@ def test_tensors_are_writable_views_whose_buffer_is_reused_once_they_are_dropped
 
 
 def test_batches_that_the_script_keeps_stay_as_they_were(samples):
-    loader = forebay.torch.loader(plain_loader(samples))
+    loader = forebay.torch.loader(plain_loader(samples), pin_memory=False)
     with loader, pytest.warns(RuntimeWarning, match="batch buffers of this rank are still in use"):
         kept = list(loader)
     for batch in kept:
