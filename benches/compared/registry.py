@@ -68,6 +68,7 @@ RAW = (
         "compared.forebay_loader:Records",
         "tfrecord",
         {"format": "tfrecord"},
+        ("tensorflow",),  # writes the data
         role="forebay",
     ),
     *(_torch(workers, _MMAP, ("warm",)) for workers in (0, 1, 2)),
