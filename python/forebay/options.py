@@ -294,8 +294,9 @@ class Strategy:
         different steps; in ``opportunistic`` 2, which is the least there.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default where the files exceed half
-        of the memory and reads are not announced. Announced reads go through the page cache; by
-        default readers then drop such large files from it, with False they do not.
+        of the memory, reads are not announced, and no store holds samples. Announced reads go
+        through the page cache; by default readers then drop such large files from it, with False
+        they do not.
     batch_buffers : int, optional
         Batch buffers per rank, at least 2. A script that holds more batches than that gets copies
         in private memory. By default 4: two for the script and two to fill; 8 where a batch takes

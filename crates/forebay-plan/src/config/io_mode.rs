@@ -201,7 +201,16 @@ fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Ki
         && options.readers.is_none()
 }
 
+/// Whether ranks take samples from the memory of nodes, and read only what fits nowhere.
+///
+/// In the order `opportunistic` readers stream samples for all ranks of the node.
+fn takes_from_memory(options: &ReadOptions, kind: Kind) -> bool {
+    options.store && !matches!(kind, Kind::Opportunistic { .. })
+}
+
 /// Whether reads should bypass the page cache, if the file system supports it.
+///
+/// What fits in no share of a store goes through the page cache, which may have room for it.
 ///
 /// Prefetched blocks go through the page cache even if the files exceed it: the kernel requests
 /// them in the order of the file, and readers drop them after the read. Direct reads of several
@@ -216,7 +225,10 @@ pub fn wants_direct(
     memory_bytes: u64,
 ) -> bool {
     let default = || {
-        !is_resident && exceeds_page_cache(data, memory_bytes) && !may_announce(options, data, source, kind)
+        !is_resident
+            && exceeds_page_cache(data, memory_bytes)
+            && !may_announce(options, data, source, kind)
+            && !takes_from_memory(options, kind)
     };
     options.access != AccessChoice::Mmap && options.direct.unwrap_or_else(default)
 }
@@ -247,8 +259,7 @@ impl IoChoice {
             || (walks && is_counted);
         let mode = if walks {
             IoMode::CursorWalk { roots }
-        } else if options.store && !matches!(kind, Kind::Opportunistic { .. }) {
-            // Streamed samples are read for all ranks of the node.
+        } else if takes_from_memory(options, kind) {
             IoMode::Store
         } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
             // Readers decode coded units once for all ranks.
@@ -471,8 +482,12 @@ mod tests {
         let steps = ReadOptions { coalesce: Some(2), ..options() };
         let roots = ReadOptions { readers: Some(Readers::ROOTS), ..options() };
         let each = ReadOptions { readers: Some(Readers::Per(Per::Rank)), ..options() };
+        let store = ReadOptions { store: true, ..options() };
+        let store_around = ReadOptions { direct: Some(true), ..store };
         for (name, options, data, storage, kind, direct, access) in [
             ("shuffle", options(), large, NETWORK, Kind::Shuffle, true, IoUring),
+            ("store", store, large, NETWORK, Kind::Shuffle, false, Auto),
+            ("store, direct=True", store_around, large, NETWORK, Kind::Shuffle, true, IoUring),
             ("without io_uring", options(), large, no_ring, Kind::Shuffle, true, Auto),
             ("refused", options(), large, refused, Kind::Shuffle, false, Auto),
             ("small", options(), data(), NETWORK, Kind::Shuffle, false, Auto),
