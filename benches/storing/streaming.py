@@ -48,6 +48,8 @@ class Shape:
     unit_mib: int = 1
     data_mib: int = 512
     entropy: float | None = None
+    turns: bool = False
+    """Whether nodes take turns to read, each with one reader."""
 
     @property
     def memory_mib(self) -> int:
@@ -66,12 +68,13 @@ class Shape:
         unit = "" if self.unit_mib == 1 else f",unit={self.unit_mib}MiB"
         kept = max(node_mib - self.memory_mib, 1)
         order = f"opportunistic:{bound}window={self.window}{unit}"
-        return f"forebay:store={kept}MiB,direct=true@{order}+{self.name}"
+        turns = f",readers=1,stagger={NODES}" if self.turns else ""
+        return f"forebay:store={kept}MiB,direct=true{turns}@{order}+{self.name}"
 
     @property
     def name(self) -> str:
         """Name of its environment."""
-        return f"w{self.window}u{self.unit_mib}"
+        return f"w{self.window}u{self.unit_mib}" + "t" * self.turns
 
 
 SHAPES = (
@@ -83,7 +86,9 @@ SHAPES = (
     Shape("lustre-hdd", 16_384, 64, 16, unit_mib=4),
     Shape("lustre-hdd", 16_384, 64, 4, unit_mib=16),
     Shape("lustre-hdd", 16_384, 64, 4, unit_mib=32, data_mib=1024),
+    Shape("lustre-hdd", 16_384, 64, 4, unit_mib=32, data_mib=1024, turns=True),
     Shape("lustre-hdd", 1024, 4096, 5, unit_mib=256, data_mib=8192, entropy=0.9),
+    Shape("lustre-hdd", 1024, 4096, 5, unit_mib=256, data_mib=8192, entropy=0.9, turns=True),
 )
 
 
@@ -192,6 +197,8 @@ def of_row(row: Any, limit: float) -> Row:
         "streamed_share": streamed / requested if streamed else None,
         "source_share": read / requested,
         "source_ratio": read / streamed if streamed else None,
+        "seeks": sum(one["seeks"] for one in row["repetitions"][0]["pfs"]["servers"]) / len(every),
+        "turns": "yes" if "stagger" in row["name"] else "no" if streamed else None,
         "seconds": seconds,
         "limit_mb_s": limit / 1e6,
         "limit_ratio": seconds / (streamed / limit) if streamed else None,
