@@ -14,9 +14,10 @@ from functools import partial
 from compared.raw import RANKS, SIZES, raw
 from sections import Row, keep_indexes, run_sections
 from training_loaders.cuda import images
+from training_loaders.overhead import overhead
 
 RAW = {f"raw-{size}-{ranks}": partial(raw, size=size, ranks=ranks) for size in SIZES for ranks in RANKS}
-SECTIONS: dict[str, Callable[[bool], list[Row]]] = {"images": images, **RAW}
+SECTIONS: dict[str, Callable[[bool], list[Row]]] = {"images": images, "overhead": overhead, **RAW}
 
 
 def prepare(tiny: bool) -> bool:

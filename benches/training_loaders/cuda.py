@@ -1,8 +1,8 @@
 """Batches of images on a CUDA device: their rate, and what the steps of a training wait for them.
 
 All loaders shuffle the same npy file, in the page cache, and deliver every image once per epoch,
-which sums on the device show. A step of the training multiplies matrices for as long as eight
-copies of a batch from pinned memory take, and sums its batch.
+which sums on the device show. A step of the training multiplies matrices for the time of several
+copies of a batch, and sums its batch.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _copy_s(pins: bool) -> float:
 
 
 class _Step:
-    """A step of a training: products of matrices that take about so many seconds."""
+    """A step of a training: products of matrices that take at most about so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         import torch

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +73,30 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-# Name → what makes the iterable of a loader, and the bar [us]. Each imports its framework itself.
-ADAPTERS: dict[str, tuple[Callable[[forebay.Loader], Iterable[Any]], float | None]] = {
-    "forebay.torch.loader": (_torch, 20),
-    "DataLoader(forebay.torch.dataset)": (_torch_dataloader, None),
-    "forebay.jax.loader": (_jax, 40),
-    "forebay.tensorflow.loader": (_tensorflow_loader, 60),
-    "forebay.tensorflow.dataset": (_tensorflow_dataset, None),
-    "forebay.grain.dataset": (_grain, None),
+# Name → its framework, what makes the iterable of a loader, and the bar [us].
+ADAPTERS: dict[str, tuple[str, Callable[[forebay.Loader], Iterable[Any]], float | None]] = {
+    "forebay.torch.loader": ("torch", _torch, 20),
+    "DataLoader(forebay.torch.dataset)": ("torch", _torch_dataloader, None),
+    "forebay.jax.loader": ("jax", _jax, 40),
+    "forebay.tensorflow.loader": ("tensorflow", _tensorflow_loader, 60),
+    "forebay.tensorflow.dataset": ("tensorflow", _tensorflow_dataset, None),
+    "forebay.grain.dataset": ("grain", _grain, None),
 }
 
 
 def overhead(tiny: bool) -> list[Row]:
-    """Time per batch over next(loader), two fields."""
+    """Time per batch over next(loader), two fields, for the frameworks that are installed."""
     steps = TINY_STEPS if tiny else STEPS
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.npz"
         samples = BATCH * steps
         images = np.zeros((samples, 3, 8, 8), np.float32)
         np.savez(path, **dict(zip(NAMES, (images, np.arange(samples, dtype=np.int32)), strict=True)))
-        return [_row(name, make, bar, path, 1 if tiny else ROUNDS) for name, (make, bar) in ADAPTERS.items()]
+        return [
+            _row(name, make, bar, path, 1 if tiny else ROUNDS)
+            for name, (framework, make, bar) in ADAPTERS.items()
+            if find_spec(framework) is not None
+        ]
 
 
 def _row(
