@@ -50,6 +50,8 @@ SLOW_FILES = (
 
 # What a launcher, a user or a cluster may have set; a test sets what it needs.
 PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
+# How to test, and how cargo has built the extension: with another value it would build it again.
+KEPT = ("FOREBAY_LONG_TESTS", "FOREBAY_TEST_BUILD")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -150,7 +152,7 @@ def system_file():
 def plain_environment(monkeypatch, tmp_path, sockets, system_file):
     """Run each test with no options of its surroundings, an empty cache and an empty directory."""
     for name in os.environ:
-        if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_LONG_TESTS":
+        if (name.startswith(PREFIXES) or name in NAMES) and name not in KEPT:
             monkeypatch.delenv(name)
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
