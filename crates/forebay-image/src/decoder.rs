@@ -12,10 +12,6 @@ use crate::png::Png;
 use crate::random::SampleKey;
 use crate::spec::ImageSpec;
 
-/// Largest image that is decoded \[pixels\]: 134 million, more than cameras have. It takes up to
-/// 400 MB while it is decoded.
-pub const MAX_PIXELS: u64 = 1 << 27;
-
 const PNG_START: [u8; 8] = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a];
 
 /// Formats that are recognized, for messages; the first bytes of each, at an offset.

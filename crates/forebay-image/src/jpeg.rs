@@ -14,10 +14,9 @@
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
 use crate::crop::Crop;
-use crate::decoder::MAX_PIXELS;
 use crate::error::ImageError;
 use crate::jpeg_frame::Frame;
-use crate::pixels::{Pixels, Plane, check_size, from_cmyk};
+use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk};
 use crate::spec::{ImageSpec, Mode};
 
 /// How much larger than the result a reduced image is at least: the reduction itself is a coarse
@@ -35,7 +34,7 @@ const MAX_SCANS: usize = 256;
 pub(crate) fn size(data: &[u8]) -> Result<(Frame, u32, u32), ImageError> {
     let frame = Frame::read(data)?;
     let (width, height) = (u32::from(frame.width), u32::from(frame.height));
-    check_size("JPEG", frame.offset, width, height, MAX_PIXELS)?;
+    check_size("JPEG", frame.offset, width, height)?;
     if !matches!(frame.components, 1 | 3 | 4) {
         return Err(ImageError::new(
             "JPEG: components",

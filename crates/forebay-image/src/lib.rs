@@ -26,7 +26,8 @@ mod png;
 mod random;
 mod spec;
 
-pub use decoder::{ImageDecoder, MAX_PIXELS};
+pub use decoder::ImageDecoder;
 pub use error::ImageError;
+pub use pixels::MAX_PIXELS;
 pub use random::SampleKey;
 pub use spec::{ImageSpec, Mode, PixelLayout, Resize};

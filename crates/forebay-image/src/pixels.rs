@@ -5,6 +5,10 @@ use std::ops::Range;
 use crate::error::ImageError;
 use crate::spec::Mode;
 
+/// Largest image that is decoded \[pixels\]: 134 million, more than cameras have. It takes up to
+/// 400 MB while it is decoded.
+pub const MAX_PIXELS: u64 = 1 << 27;
+
 /// Decoded pixels of an image.
 #[expect(clippy::large_enum_variant, reason = "one per image, on the stack")]
 pub(crate) enum Pixels {
@@ -92,19 +96,13 @@ fn luminance([red, green, blue]: [u8; 3]) -> u8 {
 }
 
 /// Checks the size that an image claims, before anything is allocated for it.
-pub(crate) fn check_size(
-    what: &str,
-    offset: usize,
-    width: u32,
-    height: u32,
-    most: u64,
-) -> Result<(), ImageError> {
+pub(crate) fn check_size(what: &str, offset: usize, width: u32, height: u32) -> Result<(), ImageError> {
     let pixels = u64::from(width) * u64::from(height);
-    if pixels == 0 || pixels > most {
+    if pixels == 0 || pixels > MAX_PIXELS {
         return Err(ImageError::new(
             format!("{what}: size"),
             offset,
-            format!("1 to {most} pixels"),
+            format!("1 to {MAX_PIXELS} pixels"),
             format!("{width} x {height}"),
         ));
     }

@@ -4,7 +4,6 @@ use std::io::Cursor;
 
 use png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use crate::decoder::MAX_PIXELS;
 use crate::error::ImageError;
 use crate::pixels::{Pixels, Plane, check_size, from_gray, from_rgb};
 use crate::spec::Mode;
@@ -29,7 +28,7 @@ impl<'a> Png<'a> {
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
         let header = decoder.read_header_info().map_err(|error| failed(&error))?;
-        check_size("PNG", 0, header.width, header.height, MAX_PIXELS)?;
+        check_size("PNG", 0, header.width, header.height)?;
         Ok(Self { reader: decoder.read_info().map_err(|error| failed(&error))? })
     }
 
