@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use self::draws::Pass;
 pub(crate) use self::draws::{Draws, LaneDraws, Sequences, WindowDraws};
 use self::tree::Tree;
-use crate::order::OrderError;
+use crate::order::error::OrderError;
 
 /// Most positions of an epoch.
 const MAX_POSITIONS: u64 = 1 << 62;

@@ -33,7 +33,7 @@
 //! step, or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
 //! `opportunistic` the samples of an epoch do not; the steps depend on what each node holds.
 
-mod error;
+pub(crate) mod error;
 mod kept;
 mod lanes;
 mod mixed;
