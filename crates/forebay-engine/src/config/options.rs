@@ -361,11 +361,8 @@ impl Options {
                     "leave tiers= out, or take order=\"local-shuffle\"",
                 );
             }
-        }
-        let streams = matches!(kind, Kind::Opportunistic { .. });
-        if let Some(readers) = self.strategy.readers
+        } else if let Some(readers) = self.strategy.readers
             && self.strategy.store.is_some()
-            && !streams
         {
             return wrong(
                 format!("Strategy(store=, readers={}): {FROM_MEMORY}", quoted(&readers)),
