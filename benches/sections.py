@@ -31,6 +31,7 @@ __all__ = [
     "keep_indexes",
     "run",
     "run_sections",
+    "with_indexes",
 ]
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
@@ -97,6 +98,12 @@ def keep_indexes() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     cache.chmod(0o700)
     os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+
+
+def with_indexes(tiny: bool) -> bool:
+    """Keep sidecars beside the data; return whether the data shall be tiny, which sections take."""
+    keep_indexes()
+    return tiny
 
 
 def run(*arguments: str, quiet: bool = False) -> Result:

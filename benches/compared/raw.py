@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from compared.contest import compare, prepared
 from compared.registry import RAW
 from sections import MIB, Row
 
-__all__ = ["RANKS", "SIZES", "raw"]
+__all__ = ["SECTIONS"]
 
 SIZES = {"3k": (3 * 1024, 32_768, 256), "110k": (110 * 1024, 2048, 32)}
 """Name → bytes of a record, samples, samples of a rank's batch."""
@@ -34,6 +35,10 @@ def raw(tiny: bool, *, size: str, ranks: int) -> list[Row]:
                 row[f"{state}_mib_s"] = row[f"{state}_samples_s"] * record_bytes / MIB
                 row[f"{state}_cpu_s_gib"] = row[f"{state}_cpu_us_sample"] / 1e6 / record_bytes * GIB
     return found
+
+
+SECTIONS = {f"raw-{size}-{ranks}": partial(raw, size=size, ranks=ranks) for size in SIZES for ranks in RANKS}
+"""Of a page, by name; each takes whether the data shall be tiny."""
 
 
 def _write(folder: Path, samples: int, record_bytes: int) -> None:

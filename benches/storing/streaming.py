@@ -147,7 +147,10 @@ def of_source(source: str, path: Path, samples: int, shapes: Sequence[Shape]) ->
         "sample_bytes": sample_bytes,
         "samples": samples,
     }
-    rows = [shared | of_row(row, limit) for row in found["rows"]]
+    rows = [
+        shared | of_row(row, limit) | {"turns": "yes" if shape.turns else "no"}
+        for row, shape in zip(found["rows"], shapes, strict=True)
+    ]
     if source in SHUFFLED and sample_bytes > 4096:
         budget = f"plain:FOREBAY_MEMORY={max(node_mib, 24)}MiB"
         strategies = ["forebay:direct=true@shuffle+plain"]
@@ -198,7 +201,6 @@ def of_row(row: Any, limit: float) -> Row:
         "source_share": read / requested,
         "source_ratio": read / streamed if streamed else None,
         "seeks": sum(one["seeks"] for one in row["repetitions"][0]["pfs"]["servers"]) / len(every),
-        "turns": "yes" if "stagger" in row["name"] else "no" if streamed else None,
         "seconds": seconds,
         "limit_mb_s": limit / 1e6,
         "limit_ratio": seconds / (streamed / limit) if streamed else None,

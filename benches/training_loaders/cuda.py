@@ -34,8 +34,8 @@ def images(tiny: bool) -> list[Row]:
     import torch
 
     if not torch.cuda.is_available():
-        raise SystemExit("the bench needs a CUDA device: torch.cuda.is_available() is False")
-    samples = TINY_SAMPLES if tiny else SAMPLES
+        raise SystemExit("no CUDA device: run this bench on a node with a GPU, with torch for CUDA")
+    samples, least_s = (TINY_SAMPLES, 0.0) if tiny else (SAMPLES, LEAST_S)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder) / "images.npy"
         np.save(path, np.random.default_rng(18).integers(0, 256, (samples, *SHAPE), np.uint8))
@@ -53,8 +53,8 @@ def images(tiny: bool) -> list[Row]:
         ]
         for name, make in _loaders(path, samples):
             loader = make()
-            alone = _seconds(loader, total, LEAST_S, None)
-            beside = _seconds(loader, total, LEAST_S, step)
+            alone = _seconds(loader, total, least_s, None)
+            beside = _seconds(loader, total, least_s, step)
             rows.append(
                 {
                     "name": name,
@@ -79,41 +79,36 @@ def _copy_s(pins: bool) -> float:
     import torch
 
     batch = torch.zeros((BATCH, *SHAPE), dtype=torch.uint8, pin_memory=pins)
+    return _median_s(lambda: batch.to("cuda", non_blocking=True))
+
+
+def _median_s(call: Callable[[], Any]) -> float:
+    """Median time of a call and of the work that it gives to the device [s]."""
+    import torch
+
     times = []
     for _ in range(20):
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        batch.to("cuda", non_blocking=True)
+        call()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
     return statistics.median(times)
 
 
 class _Step:
-    """A step of a training: products of matrices that take at most about so many seconds."""
+    """A training step: matrix products that take `seconds`, or somewhat less."""
 
     def __init__(self, seconds: float) -> None:
         import torch
 
-        self._batch = torch.zeros((BATCH, *SHAPE), dtype=torch.uint8, device="cuda")
+        batch = torch.zeros((BATCH, *SHAPE), dtype=torch.uint8, device="cuda")
         self._matrix = torch.randn((MATRIX, MATRIX), device="cuda", dtype=torch.bfloat16)
         self._products = 1
-        self._measured()  # the first call compiles
-        one = self._measured()
+        _median_s(lambda: self(batch))  # the first call compiles
+        one = _median_s(lambda: self(batch))
         self._products = max(round(seconds / one), 1)
-        self.seconds = self._measured()
-
-    def _measured(self) -> float:
-        import torch
-
-        times = []
-        for _ in range(20):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            self(self._batch)
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - begun)
-        return statistics.median(times)
+        self.seconds = _median_s(lambda: self(batch))
 
     def __call__(self, batch: Any) -> Any:
         """Multiply matrices; return the sum of the batch."""
