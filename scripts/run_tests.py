@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
-# Tests wait more than they compute: three processes take 4 min 20 s on two cores, one takes 13 min.
+# Tests also wait: three processes keep two cores busy. They take 13 min in all.
 # The tests of a file stay together, because they share fixtures; conftest.py orders the files.
 PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8))]
 PARALLEL += ["--dist", "loadfile", "--no-loadscope-reorder"]

@@ -14,7 +14,7 @@ FILES = 12
 
 
 def write_files(directory):
-    """Write small files, each of a seed of its own, and an array; return the directory."""
+    """Write small files, each from another seed, and an array; return the directory."""
     directory.mkdir()
     for number in range(FILES):
         (directory / f"{number:02}.bin").write_bytes(random.Random(number).randbytes(5_000 + number))
@@ -30,7 +30,7 @@ def run_without(source, tmp_path, text):
 
 
 def check_served(copies, tmp_path, text, opened, expected):
-    """Run a program with the library: it must do the same, and show so many redirected opens."""
+    """Run a program with the library; check its results, and that it redirected enough opens."""
     assert _run(copies.run, copies.source, tmp_path, text) == expected
     counters, _ = copies.counters()
     assert counters["opened"] >= opened
@@ -38,12 +38,12 @@ def check_served(copies, tmp_path, text, opened, expected):
 
 
 def check_same(copies, tmp_path, text, opened):
-    """Run a program with and without the library; it must show so many redirected opens."""
+    """Compare a program with and without the library; check that it redirected enough opens."""
     check_served(copies, tmp_path, text, opened, run_without(copies.source, tmp_path, text))
 
 
-def _run(run, source, tmp_path, text):
+def _run(how, source, tmp_path, text):
     program = tmp_path / "program.py"
     program.write_text(text)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    return run([sys.executable, "-W", "ignore", str(program)], cwd=source, env={**os.environ, **quiet})
+    return how([sys.executable, "-W", "ignore", str(program)], cwd=source, env={**os.environ, **quiet})
