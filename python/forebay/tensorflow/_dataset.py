@@ -163,7 +163,7 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
     with_options = tf.data.Options()
     # Each rank has its part already.
     with_options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # After `take` or `map` tf.data would take ahead once more.
+    # After `take` or `map`, tf.data would insert a prefetch whose size it chooses.
     with_options.experimental_optimization.inject_prefetch = False
     return found.with_options(with_options)
 
