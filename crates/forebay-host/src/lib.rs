@@ -10,7 +10,7 @@
 //!   that the same launcher started; [`fork`] distinguishes a forked child from its parent.
 //! - [`available_bytes`] and related functions return how much memory this process may use.
 //!   [`MemoryRefusal`] and [`ThreadError`] name the limit that was reached. [`allow_open_files`]
-//!   raises that on open files.
+//!   raises that on open files. [`ThreadUsage`] is what a thread has used of its core.
 //!
 //! Promises: nothing has a name in a file system except the two files of a [`SocketPath`], which
 //! its lock removes. Only [`EventCount::wait`] waits for another process. Everything that arrives
@@ -36,6 +36,7 @@ mod runtime_directory;
 mod siblings;
 pub mod sync;
 mod thread_error;
+mod thread_usage;
 
 pub use error::HostError;
 pub use event_count::EventCount;
@@ -50,3 +51,4 @@ pub use runtime_directory::{
 };
 pub use siblings::{Ended, Siblings};
 pub use thread_error::ThreadError;
+pub use thread_usage::ThreadUsage;

@@ -156,6 +156,16 @@ pub fn unblock() {
     }
 }
 
+/// Whether this thread takes SIGBUS.
+pub fn is_unblocked() -> bool {
+    // SAFETY: without a new set the call only writes the current one.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut set) == 0
+            && libc::sigismember(&raw const set, libc::SIGBUS) == 0
+    }
+}
+
 /// Sees to it, every [`LOOK_MS`], that the handler is the first one.
 pub fn keep() {
     static LOOKED_MS: AtomicU64 = AtomicU64::new(0);

@@ -5,6 +5,9 @@
 //! view of it dies. Finished and claimed steps together never exceed the number of buffers: this is
 //! the backpressure.
 //!
+//! The consumer may fill the next step itself ([`BufferPool::claim_own`]). While it keeps up with
+//! itself that way, no other thread is woken for later steps.
+//!
 //! A user that keeps all batches would block its own loader. So when the consumer waits and the
 //! user holds all buffers, the next claim gets none: the batch lies in private memory, and from
 //! then on so does each batch for which no buffer is free.
@@ -79,6 +82,8 @@ struct State<T, E> {
     ready: BTreeMap<u64, Result<T, E>>,
     /// The consumer found no batch and waits, or retries soon.
     starving: bool,
+    /// The consumer fills what it needs itself: waking another thread would only slow it down.
+    is_own_filler: bool,
     keeps_all: bool,
     /// Threads asleep in `claim`, to avoid needless wake-ups.
     claimers: usize,
@@ -126,6 +131,7 @@ impl<T, E> BufferPool<T, E> {
                 done: BTreeSet::new(),
                 ready: BTreeMap::new(),
                 starving: false,
+                is_own_filler: false,
                 keeps_all: false,
                 claimers: 0,
                 takers: 0,
@@ -147,6 +153,7 @@ impl<T, E> BufferPool<T, E> {
     /// not each buffer causes one; meanwhile the consumer uses the other half.
     fn offer(&self, state: &State<T, E>) {
         let worthwhile = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
+        let worthwhile = worthwhile && !state.is_own_filler;
         if state.claimers > 0 && worthwhile && state.is_claimable(self.buffers) {
             self.room.notify_one();
         }
@@ -186,6 +193,27 @@ impl<T, E> BufferPool<T, E> {
                 return None;
             }
         }
+    }
+
+    /// Claims `step` for the consumer's own thread, if it is the next one and a buffer is free.
+    pub fn claim_own(&self, session: SessionId, step: u64) -> Option<Claim> {
+        let mut state = self.lock();
+        if state.stopped || state.session != session || state.next != step {
+            return None;
+        }
+        let buffer = if state.is_claimable(self.buffers) { state.free.pop() } else { None }?;
+        state.next += 1;
+        state.filling += 1;
+        let outside = Cell::new(false);
+        Some(Claim { ticket: state.ticket, step, buffer: Some(buffer), outside })
+    }
+
+    /// Whether no other thread is to be woken until the consumer waits, as it fills what it needs
+    /// itself. Returns whether it may claim `step` now.
+    pub fn may_claim_own(&self, step: u64, alone: bool) -> bool {
+        let mut state = self.lock();
+        state.is_own_filler = alone;
+        state.next == step && !state.free.is_empty() && state.is_claimable(self.buffers)
     }
 
     /// Allows claims of steps before `end` only.
@@ -294,6 +322,8 @@ impl<T, E> BufferPool<T, E> {
                 return Taken::NotYet;
             }
             state.starving = true;
+            // It did not fill the step, so another thread must.
+            state.is_own_filler &= state.next > step;
             self.offer(&state);
             state.takers += 1;
             (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
@@ -414,6 +444,51 @@ mod tests {
         assert_eq!(ring.take(5, NOW), Taken::Item(50));
         assert_eq!(ring.take(6, NOW), Taken::Item(60));
         assert_eq!(ring.take(7, NOW), Taken::NotYet);
+    }
+
+    #[test]
+    fn the_consumer_claims_the_next_step_only_and_takes_it_itself() {
+        let ring = ring(2);
+        assert!(ring.may_claim_own(5, true));
+        assert!(!ring.may_claim_own(6, true), "step 5 comes first");
+        assert!(ring.claim_own(SessionId(1), 5).is_none(), "of another session");
+        assert!(ring.claim_own(FIRST, 6).is_none());
+        let own = ring.claim_own(FIRST, 5).unwrap();
+        assert!(ring.claim_own(FIRST, 5).is_none(), "it is claimed");
+        let other = ring.claim(FIRST, NOW).unwrap();
+        assert_eq!((own.step, other.step), (5, 6));
+        assert!(!ring.may_claim_own(7, true), "no buffer is free");
+        ring.finish(&own, Ok(50), |_| ()).unwrap();
+        assert_eq!(ring.take(5, NOW), Taken::Item(50));
+        ring.finish(&other, Ok(60), |_| ()).unwrap();
+        assert_eq!(ring.take(6, NOW), Taken::Item(60));
+        // The user holds both buffers: the consumer must wait for a batch in private memory.
+        assert!(!ring.may_claim_own(7, true));
+        assert!(ring.claim_own(FIRST, 7).is_none());
+        ring.give_back(0);
+        assert!(ring.claim_own(FIRST, 7).is_some());
+        assert!(ring.pause().is_empty());
+        assert!(!ring.may_claim_own(8, true) && ring.claim_own(FIRST, 8).is_none(), "the pool is paused");
+    }
+
+    #[test]
+    fn a_consumer_that_stops_filling_gets_its_batch_from_another_thread() {
+        let ring = std::sync::Arc::new(ring(2));
+        let filler = std::sync::Arc::clone(&ring);
+        ring.claim_up_to(5);
+        let (asleep, is_asleep) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            asleep.send(()).unwrap();
+            let claim = filler.claim(FIRST, Duration::from_secs(60)).unwrap();
+            filler.finish(&claim, Ok(claim.step), |_| ()).unwrap();
+        });
+        is_asleep.recv().unwrap();
+        // Long enough that the thread sleeps; it passes at once where it does not yet.
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!ring.may_claim_own(5, true), "step 5 may not be claimed yet");
+        ring.claim_up_to(6);
+        assert_eq!(ring.take(5, Duration::from_secs(30)), Taken::Item(5));
+        thread.join().unwrap();
     }
 
     #[test]

@@ -77,7 +77,9 @@ impl Engine {
         let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
         let taken = checked.and_then(|()| self.check_given_orders(epoch)).and_then(|()| {
             slot.waits.store(1, Ordering::Relaxed);
-            let taken = self.wait_for_batch(&session, consumer.step, begun, caller);
+            let step = consumer.step;
+            consumer.own_fill.fill(&session, step);
+            let taken = self.wait_for_batch(&session, step, begun, caller);
             slot.waits.store(0, Ordering::Relaxed);
             taken
         });
@@ -95,6 +97,7 @@ impl Engine {
         let waited = begun.elapsed().as_nanos() as u64;
         count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
         consumer.filling = false;
+        consumer.own_fill.delivered(&session);
         let steps = self.steps_per_epoch();
         let (epoch, step) = (consumer.step / steps, consumer.step % steps);
         consumer.step += 1;

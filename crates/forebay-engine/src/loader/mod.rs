@@ -52,6 +52,7 @@ use crate::loader::liveness::FailureDetector;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
+use crate::pipeline::own_fill::OwnFill;
 use crate::pipeline::session::Session;
 use crate::rendezvous::{self, Dead, NodeSpec};
 use crate::residents::ResidentMemory;
@@ -112,6 +113,8 @@ pub(crate) struct Consumer {
     pub(crate) closed: bool,
     /// Why the iteration ended early; raised again until the next `start`.
     pub(crate) failed: Option<Error>,
+    /// Where this thread fills batches itself.
+    pub(crate) own_fill: OwnFill,
 }
 
 impl Consumer {
@@ -370,6 +373,7 @@ impl Engine {
                 warned_shuffle: false,
                 closed: false,
                 failed: None,
+                own_fill: OwnFill::default(),
             })),
             epochs: AtomicU64::new(epochs),
             generation: fork::generation(),

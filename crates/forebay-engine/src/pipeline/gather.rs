@@ -39,20 +39,26 @@ pub(crate) fn run(session: &Session) {
         if !context.settings.mode.is_alone() && !session.plans.covers(claim.step) {
             context.region.planning().notify();
         }
-        let mut buffer = claim.buffer;
-        // The consumer would wait for ever for a claim that is never finished.
-        let filled = catch_unwind(AssertUnwindSafe(|| fill(session, &claim, &mut buffer, &mut scratch)));
-        let filled = filled.unwrap_or_else(|_| Err(Error::Panicked));
-        if let Some(unused) = buffer {
-            ring.give_back(unused);
-        }
-        match filled {
-            Ok(Some(batch)) => finish(session, &claim, Ok(batch)),
-            Err(error) => finish(session, &claim, Err(error)),
-            Ok(None) => {
-                ring.abandon(&claim);
-                session.claim_was_void();
-            }
+        serve(session, &claim, None, &mut scratch);
+    }
+}
+
+/// Fills a claimed step and ends the claim. `found`: where its samples are, if that is known.
+pub(crate) fn serve(session: &Session, claim: &Claim, found: Option<PlannedSegment>, scratch: &mut Scratch) {
+    let ring = &session.context.buffers.ring;
+    let mut buffer = claim.buffer;
+    // The consumer would wait for ever for a claim that is never finished.
+    let filled = catch_unwind(AssertUnwindSafe(|| fill(session, claim, found, &mut buffer, scratch)));
+    let filled = filled.unwrap_or_else(|_| Err(Error::Panicked));
+    if let Some(unused) = buffer {
+        ring.give_back(unused);
+    }
+    match filled {
+        Ok(Some(batch)) => finish(session, claim, Ok(batch)),
+        Err(error) => finish(session, claim, Err(error)),
+        Ok(None) => {
+            ring.abandon(claim);
+            session.claim_was_void();
         }
     }
 }
@@ -74,31 +80,14 @@ fn finish(session: &Session, claim: &Claim, item: Result<Batch, Error>) {
 fn fill(
     session: &Session,
     claim: &Claim,
+    found: Option<PlannedSegment>,
     buffer: &mut Option<usize>,
     scratch: &mut Scratch,
 ) -> Result<Option<Batch>, Error> {
     let context = &session.context;
     let begun = Instant::now();
     let step = Step::new(session, claim);
-    let alone = context.settings.mode.is_alone();
-    let known = || {
-        if alone {
-            context.knows_order(claim.step / context.order.steps_per_epoch())
-        } else {
-            session.plans.covers(claim.step)
-        }
-    };
-    if !step.wait_until(GatherWait::Plan, known) {
-        return Ok(None);
-    }
-    let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);
-    let segments = match kept.then(|| session.plans.at(claim.step)).flatten() {
-        Some(mut segments) => {
-            segments.extend(resident(session, claim.step)?.map(Arc::new));
-            segments
-        }
-        None => vec![Arc::new(plain(session, claim.step, &mut scratch.kept)?)],
-    };
+    let Some(segments) = segments_of(&step, found, scratch)? else { return Ok(None) };
     let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
     let batch = loop {
         guard::keep();
@@ -130,6 +119,33 @@ fn fill(
     count(context.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(context.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))
+}
+
+/// Waits until the samples of a step are planned, if they are, and returns where they are; `None` if
+/// the claim became void.
+fn segments_of(
+    step: &Step<'_>,
+    found: Option<PlannedSegment>,
+    scratch: &mut Scratch,
+) -> Result<Option<Vec<Arc<PlannedSegment>>>, Error> {
+    if let Some(found) = found {
+        return Ok(Some(vec![Arc::new(found)]));
+    }
+    let (session, context, claim) = (step.session, &step.session.context, step.claim);
+    let alone = context.settings.mode.is_alone();
+    let ordered = || context.knows_order(context.epoch_of(claim.step));
+    let known = || if alone { ordered() } else { session.plans.covers(claim.step) };
+    if !step.wait_until(GatherWait::Plan, known) {
+        return Ok(None);
+    }
+    let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);
+    Ok(Some(match kept.then(|| session.plans.at(claim.step)).flatten() {
+        Some(mut segments) => {
+            segments.extend(resident(session, claim.step)?.map(Arc::new));
+            segments
+        }
+        None => vec![Arc::new(plain(session, claim.step, &mut scratch.kept)?)],
+    }))
 }
 
 /// A replacement of a bad sample.
@@ -229,7 +245,11 @@ fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
 }
 
 /// Finds the samples of one step of this rank, to be copied or read in place.
-fn plain(session: &Session, step: u64, kept: &mut KeptPermutations) -> Result<PlannedSegment, Error> {
+pub(crate) fn plain(
+    session: &Session,
+    step: u64,
+    kept: &mut KeptPermutations,
+) -> Result<PlannedSegment, Error> {
     let context = &session.context;
     let (epoch, within) = (step / context.order.steps_per_epoch(), step % context.order.steps_per_epoch());
     let given = context.given.get(epoch);

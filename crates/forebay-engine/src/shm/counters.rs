@@ -67,6 +67,8 @@ counters! {
     /// Batches in private memory, because the user kept all buffers or a batch was too large for
     /// one.
     HeapBatches = "heap_batches",
+    /// Batches that the thread of the script filled itself.
+    OwnBatches = "own_batches",
     /// Messages to other nodes, which the leader of a node sends for all its ranks.
     MessagesSent = "messages_sent",
     /// Messages from other nodes.
