@@ -116,6 +116,7 @@ PLAIN = Config(
         touched_bytes=70 * MIB,
         huge_page_bytes=None,
         stagger_groups=None,
+        mapped_from_epoch=None,
         all_batch_buffers_kept=False,
     ),
 )
@@ -366,7 +367,7 @@ CASES = {
             on_loan=True,
             batch_buffer_bytes=40 * KIB,
         ),
-        now=replace(PLAIN.now, all_batch_buffers_kept=True),
+        now=replace(PLAIN.now, mapped_from_epoch=2, all_batch_buffers_kept=True),
     ),
     "fallbacks": replace(
         PLAIN,

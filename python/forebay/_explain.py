@@ -459,5 +459,10 @@ def _now(config: Config) -> Iterator[str]:
         yield "now: no huge pages, as this system gives none to shared memory (transparent_hugepage/shmem_enabled)"
     else:
         yield f"now: {_size(now.huge_page_bytes)} of the shared memory are huge pages"
+    if now.mapped_from_epoch is not None:
+        yield (
+            f"now: since epoch {now.mapped_from_epoch} the files are in the page cache, "
+            "and each rank copies from there"
+        )
     if now.all_batch_buffers_kept:
         yield "now: the script keeps all batch buffers, so batches are copied into private memory"

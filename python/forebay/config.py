@@ -442,6 +442,9 @@ class Now:
     """Of that, huge pages; None where the system gives none to shared memory."""
     stagger_groups: int | None
     """Groups of nodes that take turns; None without turns."""
+    mapped_from_epoch: int | None
+    """First epoch that ranks copied from the page cache where the files were not there when the
+    loader was made: from then on nothing is planned. None where all epochs are planned, or none."""
     all_batch_buffers_kept: bool
     """Whether the script keeps all batch buffers; batches are then copied into private memory."""
 

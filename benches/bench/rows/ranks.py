@@ -1,4 +1,4 @@
-"""Four ranks on one node: bytes fetched for the bytes delivered, and memory.
+"""Four ranks on one node: bytes fetched for the bytes delivered, memory, and later epochs.
 
 The ranks are plain processes (`multiprocessing`, spawned) that know their place by `forebay.World`.
 """
@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import datasets
-from bench.harness import Outcome, Row, Settings, quartiles
+from bench.harness import Outcome, Row, Settings, SkipError, in_turn, quartiles, rate, ratio, timed
 
 RANKS = 4
 ORDERS = ("sequential", "group", "shuffle")
 MEMORY = "160MiB"
 """Slightly more than the least of the group order, so that it reserves nearly the whole budget."""
+EPOCHS = 8
+"""Until planning has ended: planners are an epoch ahead and believe what they found for 1 s."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def _rank(pipe: Any, plan: Plan, rank: int) -> None:
                     pipe.send((len(loader), loader.config.memory))
                 elif word == "epoch":
                     samples = sum(len(batch.indices) for batch in batches)
-                    pipe.send((samples, loader.stats()))
+                    batches = iter(loader)
+                    pipe.send((samples, loader.config))
                 elif word == "half":
                     for _ in range(len(loader) // 2):
                         next(batches)
@@ -183,6 +187,32 @@ def memory(settings: Settings) -> Outcome:
     return Outcome(middle, low, high, tuple(parts))
 
 
+def later_epochs(settings: Settings) -> Outcome:
+    """Epochs from the page cache, of a loader that was made before the file was there."""
+    import forebay
+
+    dataset = datasets.small(settings)
+    len(forebay.open(dataset.path, schema="raw"))
+    plans = [Plan(dataset, "group", 256, MEMORY, f"{when}-{os.getpid()}") for when in ("cold", "warm")]
+    datasets.drop(dataset.file)
+    with _ranks(plans[0]) as cold:
+        _together(cold, "make")
+        for _ in range(EPOCHS):
+            configs = [config for _, config in _together(cold, "epoch")]
+            time.sleep(1)
+        if configs[0].reading.io_mode != "planned" or configs[0].now.mapped_from_epoch is None:
+            raise SkipError("the file was not dropped from the page cache, or did not stay in it")
+        with _ranks(plans[1]) as warm:
+            _together(warm, "make")
+            if _together(warm, "epoch")[0][1].reading.io_mode != "mapped":
+                raise SkipError("the file is not in the page cache")
+            ours, theirs = (partial(timed, partial(_together, pipes, "epoch")) for pipes in (cold, warm))
+            times = in_turn({"ours": ours, "theirs": theirs}, settings.repetitions)
+    moved = dataset.samples * dataset.record_bytes
+    parts = (("made cold", rate(moved, times["ours"])), ("made warm", rate(moved, times["theirs"])))
+    return Outcome(*ratio(times["ours"], times["theirs"]), parts)
+
+
 _Measure = Callable[[Settings], Outcome]
 
 ROWS = (
@@ -193,5 +223,10 @@ ROWS = (
     Row(
         "memory", "4 ranks: memory per process over the budget, less a bare interpreter", "PSS without clean file pages",
         100.0, False, "MB", memory,
+    ),
+    Row(
+        "ranks-later", "4 ranks, group order, 256 x 3,073 B: warm epochs after a cold one",
+        "a loader that was made warm",
+        0.9, True, "×", later_epochs,
     ),
 )  # fmt: skip

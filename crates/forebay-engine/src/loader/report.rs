@@ -243,6 +243,7 @@ impl Engine {
             "touched_bytes": region.touched_bytes(),
             "huge_page_bytes": self.huge_pages.then(|| region.memory().huge_bytes()),
             "stagger_groups": (groups > 0).then_some(groups),
+            "mapped_from_epoch": region.mapped_epochs().first(),
             "all_batch_buffers_kept": self.context.buffers.ring.keeps_all(),
         })
     }

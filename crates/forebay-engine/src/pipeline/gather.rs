@@ -121,8 +121,8 @@ fn fill(
     Ok(Some(batch))
 }
 
-/// Waits until the samples of a step are planned, if they are, and returns where they are; `None` if
-/// the claim became void.
+/// Waits until the samples of a step are planned, unless the rank reads them itself, and returns
+/// where they are; `None` if the claim became void.
 fn segments_of(
     step: &Step<'_>,
     found: Option<PlannedSegment>,
@@ -132,13 +132,15 @@ fn segments_of(
         return Ok(Some(vec![Arc::new(found)]));
     }
     let (session, context, claim) = (step.session, &step.session.context, step.claim);
-    let alone = context.settings.mode.is_alone();
-    let ordered = || context.knows_order(context.epoch_of(claim.step));
-    let known = || if alone { ordered() } else { session.plans.covers(claim.step) };
+    let known = || {
+        // In this order: what covers the step says whether it is planned.
+        (context.settings.mode.is_alone() || session.plans.covers(claim.step))
+            && (!session.is_alone(claim.step) || context.knows_order(context.epoch_of(claim.step)))
+    };
     if !step.wait_until(GatherWait::Plan, known) {
         return Ok(None);
     }
-    let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);
+    let kept = !session.is_alone(claim.step) && claim.step >= session.first_safe.load(Ordering::Acquire);
     Ok(Some(match kept.then(|| session.plans.at(claim.step)).flatten() {
         Some(mut segments) => {
             segments.extend(resident(session, claim.step)?.map(Arc::new));

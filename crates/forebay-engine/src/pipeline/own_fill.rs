@@ -1,8 +1,8 @@
 //! Fills a batch in the consumer's own thread, where its bytes are in memory.
 //!
 //! Where a rank has one core or a part of one, a gather thread and the thread of the script change
-//! places on it for every batch, which costs more than a tenth of the time of copying small samples.
-//! So where ranks copy from mappings of resident files, the thread that asks for a batch copies it
+//! places on it for every batch, which costs about a tenth of the time of copying small samples. So
+//! where ranks copy from mappings of resident files, the thread that asks for a batch copies it
 //! itself, unless the copy could wait for storage: a thread that waits there cannot be interrupted.
 //! The pages of all samples were in the page cache within the last second (`Mappings::resident`).
 //!
@@ -40,7 +40,7 @@ impl OwnFill {
     /// it must be waited for.
     pub(crate) fn fill(&mut self, session: &Session, step: u64) {
         let context = &session.context;
-        if !is_possible(context) {
+        if !is_possible(session, step) {
             return;
         }
         let ThreadUsage { busy, waits } = ThreadUsage::now();
@@ -69,8 +69,10 @@ impl OwnFill {
 
 /// Whether this rank shares a core with its gather thread, and copies from mappings. A thread that
 /// blocks SIGBUS may not touch them.
-fn is_possible(context: &Context) -> bool {
-    context.cores == 1 && context.settings.mode == IoMode::Mapped && guard::is_unblocked()
+fn is_possible(session: &Session, step: u64) -> bool {
+    let context = &session.context;
+    let copies = context.settings.mode == IoMode::Mapped || session.plans.leaves(step);
+    context.cores == 1 && copies && guard::is_unblocked()
 }
 
 fn is_in_memory(context: &Context, found: &PlannedSegment) -> bool {

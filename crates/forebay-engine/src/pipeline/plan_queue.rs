@@ -69,6 +69,8 @@ pub(crate) struct PlanQueue {
     forgotten: AtomicU64,
     /// The epoch + 1 for which planning waits until the user gives its order, else 0.
     lacking: AtomicU64,
+    /// From this step on nothing is planned: the rank copies its samples from the page cache.
+    unplanned: AtomicU64,
 }
 
 impl PlanQueue {
@@ -78,12 +80,24 @@ impl PlanQueue {
             covered: AtomicU64::new(start),
             forgotten: AtomicU64::new(0),
             lacking: AtomicU64::new(0),
+            unplanned: AtomicU64::new(u64::MAX),
         }
     }
 
     /// Records that all demands of steps before `step` are planned.
     pub(crate) fn cover(&self, step: u64) {
         self.covered.fetch_max(step, Ordering::AcqRel);
+    }
+
+    /// Records that nothing is planned from `step` on.
+    pub(crate) fn end_at(&self, step: u64) {
+        self.unplanned.store(step, Ordering::Release);
+        self.cover(u64::MAX);
+    }
+
+    /// Whether a step is not planned, as the rank copies its samples from the page cache.
+    pub(crate) fn leaves(&self, step: u64) -> bool {
+        self.unplanned.load(Ordering::Acquire) <= step
     }
 
     /// Records the epoch for which planning waits until the user supplies its order, or that it

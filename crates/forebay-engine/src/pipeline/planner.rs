@@ -1,17 +1,23 @@
 //! The planner: turns the order into plans, a little ahead of the readers.
 //!
 //! One thread per process. All processes of a node compute the same segments with the same block
-//! sequences. Each stores a segment until its own rank has gathered the last step and the readers
+//! sequences. Where an epoch begins and the files are in the page cache by then, they end planning:
+//! from there on each rank copies its samples from a mapping ([`Session::is_alone`]).
+//!
+//! Each process stores a segment until its own rank has gathered the last step and the readers
 //! have filled all blocks, so that a reader that moves to this process finds the remaining work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use forebay_plan::config::{AccessChoice, IoMode};
 use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
 use forebay_types::{Located, SampleId};
 
+use crate::config::mostly_resident;
 use crate::error::Error;
+use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::root_lookup::RootLookup;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
@@ -45,6 +51,8 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     let mut waiting: Option<Segment> = None;
     let mut ids: Vec<SampleId> = Vec::new();
     let mut spare: Vec<(Located, Plan)> = Vec::new();
+    let mut undecided = may_map(context).then_some(context.epoch_of(session.start));
+    let mut is_ended = false;
     loop {
         if session.is_stopped() {
             return Ok(());
@@ -52,6 +60,14 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
         session.is_alive();
         host_readers();
         forget_done(session, &mut spare);
+        if is_ended {
+            let is_over = || {
+                session.is_alive();
+                session.is_stopped()
+            };
+            region.planning().wait(is_over, WAKEUP_INTERVAL);
+            continue;
+        }
         let mut lacking = None;
         if waiting.is_none() {
             match schedule.next(|epoch| context.given.get(epoch)) {
@@ -82,6 +98,14 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
             continue;
         }
         let Some(segment) = waiting.take() else { continue };
+        let epoch = context.epoch_of(segment.first_step);
+        if undecided.is_some_and(|next| next <= epoch) {
+            undecided = Some(epoch + 1);
+            is_ended = is_mapped_from(session, epoch);
+            if is_ended {
+                continue;
+            }
+        }
         let begun = Instant::now();
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
         if !roots.as_ref().is_some_and(|roots| roots.take(&segment, &mut located)) {
@@ -95,6 +119,36 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
         count_since(context.slot(), Counter::PlanNs, begun);
         context.notify_all();
     }
+}
+
+/// Whether planning may end because the files are in the page cache: where ranks would copy from
+/// mappings if they had been there when the loader was made (`io_mode.rs`), and nothing but the
+/// source has samples.
+fn may_map(context: &Context) -> bool {
+    let settings = &context.settings;
+    settings.mode == IoMode::Planned { roots: false }
+        && settings.access == AccessChoice::Auto
+        && !settings.direct
+        && context.mappings.is_some()
+        && !context.index.is_coded()
+        && context.tiers.is_none()
+        && context.residents.is_none()
+}
+
+/// Whether this epoch and all later ones are copied from the page cache; then gather threads are
+/// told.
+fn is_mapped_from(session: &Session, epoch: u64) -> bool {
+    let context = &session.context;
+    let is_resident =
+        || context.mappings.as_ref().is_some_and(|mappings| mostly_resident(mappings, &context.index));
+    if !context.region.mapped_epochs().decide(session.number, epoch, is_resident) {
+        return false;
+    }
+    let loader = &context.options.name;
+    tracing::info!(loader, epoch, "the files are in the page cache: nothing is planned from here on");
+    session.plans.end_at(epoch * context.order.steps_per_epoch());
+    context.notify_all();
+    true
 }
 
 /// Whether a segment should be planned now: gather threads need it, or the readers are about to run

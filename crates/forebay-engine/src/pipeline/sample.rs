@@ -220,7 +220,7 @@ impl<'a> Step<'a> {
     fn touches_pages(&self) -> bool {
         let settings = &self.shared().settings;
         settings.access == AccessChoice::Mmap
-            || (settings.mode.is_alone() && self.shared().mappings.is_some())
+            || (self.session.is_alone(self.claim.step) && self.shared().mappings.is_some())
     }
 
     fn copy_samples(

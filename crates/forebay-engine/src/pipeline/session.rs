@@ -124,6 +124,11 @@ impl Session {
             && self.context.active().any(|(_, slot)| slot.given_digest(epoch).is_some())
     }
 
+    /// Whether this rank reads its samples of a step itself.
+    pub(crate) fn is_alone(&self, step: u64) -> bool {
+        self.context.settings.mode.is_alone() || self.plans.leaves(step)
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

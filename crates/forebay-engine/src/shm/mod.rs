@@ -6,6 +6,7 @@ pub mod block_state;
 #[cfg(not(loom))]
 pub(crate) mod counters;
 pub mod location_ring;
+pub mod mapped_epochs;
 pub(crate) mod position;
 pub mod read_gate;
 #[cfg(not(loom))]

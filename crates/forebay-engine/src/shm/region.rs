@@ -18,6 +18,7 @@ use forebay_plan::config::RegionSizes;
 use crate::error::Error;
 use crate::mesh::{Conflict, PeerFailure};
 use crate::shm::location_ring::LocationRing;
+use crate::shm::mapped_epochs::MappedEpochs;
 use crate::shm::position::BlockSeq;
 use crate::shm::read_gate::ReadGate;
 use crate::shm::readahead_cursor::ReadaheadCursor;
@@ -46,6 +47,8 @@ struct Header {
     readahead: ReadaheadCursor,
     /// Whether readers may read, where only some nodes may at a time.
     gate: ReadGate,
+    /// Epochs that are copied from the page cache.
+    mapped_epochs: MappedEpochs,
     /// [`PeerFailure`] word of the first process of the job that was lost; 0 for none.
     lost: AtomicU64,
     /// A node that began the iteration at a different step.
@@ -251,6 +254,11 @@ impl Region {
     /// Blocks that the kernel was asked to prefetch.
     pub(crate) fn readahead(&self) -> &ReadaheadCursor {
         &self.header().readahead
+    }
+
+    /// Epochs that are copied from the page cache.
+    pub fn mapped_epochs(&self) -> &MappedEpochs {
+        &self.header().mapped_epochs
     }
 
     /// The first process of the job that was lost.
