@@ -37,6 +37,8 @@ UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0
 PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8))]
 PARALLEL += ["--dist", "loadfile", "--no-loadscope-reorder"]
 SUITES = ("rust", "loom", "python", "frameworks")
+# Tests start hundreds of processes: without bytecode each of them would compile the package again.
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 # Exit status of scripts/frameworks.py where its packages cannot be had.
 UNAVAILABLE = 69
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
@@ -120,7 +122,7 @@ def pytest(title: str, interpreter: str, arguments: list[str], environment: dict
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [interpreter, "-m", "pytest", f"--junit-xml={report}", *arguments]
-        _, returncode = run(title, command, environment)
+        _, returncode = run(title, command, BYTECODE | environment)
         return count_junit(report).ended(returncode)
 
 
