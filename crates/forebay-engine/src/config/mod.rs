@@ -281,20 +281,33 @@ fn storage_facts(
     }
 }
 
-/// Whether 90 % of the probed ranges, spread over all shards, are in the page cache.
-pub(crate) fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
+/// Whether 90 % of the probed ranges are in the page cache.
+fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
+    let (mut probed, mut resident) = (0_u32, 0_u32);
+    for is_resident in residency_probes(mappings, index) {
+        probed += 1;
+        resident += u32::from(is_resident);
+    }
+    resident * 10 >= probed * 9
+}
+
+/// Whether all probed ranges are in the page cache. Of files that are slightly larger than it most
+/// would be, and by the time they are needed they are not.
+pub(crate) fn wholly_resident(mappings: &Mappings, index: &Index) -> bool {
+    residency_probes(mappings, index).all(|is_resident| is_resident)
+}
+
+/// Whether ranges that are spread over all shards are in the page cache.
+fn residency_probes(mappings: &Mappings, index: &Index) -> impl Iterator<Item = bool> {
     /// In all; a probe that is answered by the kernel takes up to 55 us.
     const PROBES: u64 = 4096;
     const PROBES_OF_SHARD: u64 = 64;
     let probes = (PROBES / index.shards().len().max(1) as u64).clamp(1, PROBES_OF_SHARD);
-    let (mut probed, mut resident) = (0_u32, 0_u32);
-    for (number, shard) in index.shards().iter().enumerate() {
-        for probe in 0..probes {
+    index.shards().iter().enumerate().flat_map(move |(number, shard)| {
+        (0..probes).map(move |probe| {
             let offset = shard.bytes / probes * probe;
             let length = shard.bytes.saturating_sub(offset).min(64 * KIB);
-            probed += 1;
-            resident += u32::from(mappings.resident(ShardId(number as u32), offset, length));
-        }
-    }
-    resident * 10 >= probed * 9
+            mappings.resident(ShardId(number as u32), offset, length)
+        })
+    })
 }

@@ -15,7 +15,7 @@ use forebay_plan::config::{AccessChoice, IoMode};
 use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
 use forebay_types::{Located, SampleId};
 
-use crate::config::mostly_resident;
+use crate::config::wholly_resident;
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
@@ -140,7 +140,7 @@ fn may_map(context: &Context) -> bool {
 fn is_mapped_from(session: &Session, epoch: u64) -> bool {
     let context = &session.context;
     let is_resident =
-        || context.mappings.as_ref().is_some_and(|mappings| mostly_resident(mappings, &context.index));
+        || context.mappings.as_ref().is_some_and(|mappings| wholly_resident(mappings, &context.index));
     if !context.region.mapped_epochs().decide(session.number, epoch, is_resident) {
         return false;
     }
