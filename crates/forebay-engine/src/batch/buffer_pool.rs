@@ -5,8 +5,8 @@
 //! view of it dies. Finished and claimed steps together never exceed the number of buffers: this is
 //! the backpressure.
 //!
-//! The consumer may fill the next step itself ([`BufferPool::claim_own`]). While it keeps up with
-//! itself that way, no other thread is woken for later steps.
+//! The consumer may fill the next step itself ([`BufferPool::claim_own`]). While it does, no other
+//! thread is woken for later steps.
 //!
 //! A user that keeps all batches would block its own loader. So when the consumer waits and the
 //! user holds all buffers, the next claim gets none: the batch lies in private memory, and from
@@ -208,8 +208,8 @@ impl<T, E> BufferPool<T, E> {
         Some(Claim { ticket: state.ticket, step, buffer: Some(buffer), outside })
     }
 
-    /// Whether no other thread is to be woken until the consumer waits, as it fills what it needs
-    /// itself. Returns whether it may claim `step` now.
+    /// Sets whether other threads are left asleep until the consumer waits, as it fills what it
+    /// needs itself. Returns whether it may claim `step` now.
     pub fn may_claim_own(&self, step: u64, alone: bool) -> bool {
         let mut state = self.lock();
         state.is_own_filler = alone;
@@ -367,6 +367,7 @@ impl<T, E> BufferPool<T, E> {
     pub fn pause(&self) -> Vec<Result<T, E>> {
         let mut state = self.lock();
         state.paused = true;
+        state.is_own_filler = false;
         state.ticket += 1;
         state.unsettled += state.filling - state.outside;
         (state.filling, state.outside) = (0, 0);

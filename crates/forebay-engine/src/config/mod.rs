@@ -258,7 +258,7 @@ fn storage_facts(
     mappings: Option<&Mappings>,
 ) -> StorageFacts {
     let source = if files.is_local() { Level::LocalDisk } else { Level::Network };
-    let is_resident = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
+    let is_resident = mappings.is_some_and(|mappings| is_resident(mappings, index, RESIDENT_PERCENT));
     let memory_bytes = host::limit_bytes();
     // The probe costs an open file per shard, and a ring.
     let wanted = wants_direct(options, data, source, kind, is_resident, memory_bytes);
@@ -281,33 +281,30 @@ fn storage_facts(
     }
 }
 
-/// Whether 90 % of the probed ranges are in the page cache.
-fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
-    let (mut probed, mut resident) = (0_u32, 0_u32);
-    for is_resident in residency_probes(mappings, index) {
-        probed += 1;
-        resident += u32::from(is_resident);
-    }
-    resident * 10 >= probed * 9
-}
+/// Share of the files in the page cache from which on ranks copy from mappings \[%\].
+const RESIDENT_PERCENT: u32 = 90;
+/// The same for a loader that has planned so far. Where the files are slightly larger than the page
+/// cache, nine tenths may be there now, and others when they are needed.
+pub(crate) const LATER_RESIDENT_PERCENT: u32 = 95;
 
-/// Whether all probed ranges are in the page cache. Of files that are slightly larger than it most
-/// would be, and by the time they are needed they are not.
-pub(crate) fn wholly_resident(mappings: &Mappings, index: &Index) -> bool {
-    residency_probes(mappings, index).all(|is_resident| is_resident)
-}
-
-/// Whether ranges that are spread over all shards are in the page cache.
-fn residency_probes(mappings: &Mappings, index: &Index) -> impl Iterator<Item = bool> {
+/// Whether such a share of the pages is in the page cache, as far as probes tell that are spread
+/// over the files. A probe is one page: a container has pages without samples, which nobody reads.
+pub(crate) fn is_resident(mappings: &Mappings, index: &Index, percent: u32) -> bool {
     /// In all; a probe that is answered by the kernel takes up to 55 us.
-    const PROBES: u64 = 4096;
-    const PROBES_OF_SHARD: u64 = 64;
-    let probes = (PROBES / index.shards().len().max(1) as u64).clamp(1, PROBES_OF_SHARD);
-    index.shards().iter().enumerate().flat_map(move |(number, shard)| {
-        (0..probes).map(move |probe| {
-            let offset = shard.bytes / probes * probe;
-            let length = shard.bytes.saturating_sub(offset).min(64 * KIB);
-            mappings.resident(ShardId(number as u32), offset, length)
-        })
-    })
+    const PROBES: usize = 4096;
+    const PROBES_OF_SHARD: usize = 256;
+    /// Of few probes in each of many shards, not all are at the start.
+    const PLACES: u64 = 8;
+    let shards = index.shards().len().max(1);
+    let probes = (PROBES / shards).clamp(1, PROBES_OF_SHARD) as u64;
+    let (mut probed, mut resident) = (0_u32, 0_u32);
+    for (number, shard) in index.shards().iter().enumerate().step_by(shards.div_ceil(PROBES)) {
+        let apart = shard.bytes / probes;
+        for probe in (0..probes).filter(|_| shard.bytes > 0) {
+            let offset = apart * probe + apart / PLACES * (number as u64 % PLACES);
+            probed += 1;
+            resident += u32::from(mappings.resident(ShardId(number as u32), offset, 1));
+        }
+    }
+    resident * 100 >= probed * percent
 }

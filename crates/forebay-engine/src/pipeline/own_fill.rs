@@ -6,8 +6,9 @@
 //! itself, unless the copy could wait for storage: a thread that waits there cannot be interrupted.
 //! The pages of all samples were in the page cache within the last second (`Mappings::resident`).
 //!
-//! Gather threads still fill batches ahead where the script waits between two batches, or computes
-//! for long: it may wait for an accelerator, and some wait busily.
+//! Gather threads still fill batches ahead where the script has waited since its last batch, or has
+//! computed for long: it may wait for an accelerator, and some wait busily. A script that pauses
+//! after batches in quick succession finds the next ones filled only if it pauses for a second.
 
 use std::time::Duration;
 
@@ -68,11 +69,13 @@ impl OwnFill {
 }
 
 /// Whether this rank shares a core with its gather thread, and copies from mappings. A thread that
-/// blocks SIGBUS may not touch them.
+/// blocks SIGBUS may not touch them. One that decodes images, or reads replacements of bad samples,
+/// could not be interrupted for long.
 fn is_possible(session: &Session, step: u64) -> bool {
     let context = &session.context;
     let copies = context.settings.mode == IoMode::Mapped || session.plans.leaves(step);
-    context.cores == 1 && copies && guard::is_unblocked()
+    let only_copies = context.decoding.is_empty() && !context.options.skips_bad_samples;
+    context.cores == 1 && copies && only_copies && guard::is_unblocked()
 }
 
 fn is_in_memory(context: &Context, found: &PlannedSegment) -> bool {

@@ -63,7 +63,7 @@ impl PlannedSegment {
 /// The plans that a process holds.
 pub(crate) struct PlanQueue {
     list: Mutex<VecDeque<Arc<PlannedSegment>>>,
-    /// All needs of steps before this one are planned.
+    /// All needs of steps before this one are planned, or are not to be planned.
     covered: AtomicU64,
     /// Steps up to this one may have lost a segment; exclusive.
     forgotten: AtomicU64,

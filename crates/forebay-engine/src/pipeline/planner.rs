@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use forebay_plan::config::{AccessChoice, IoMode};
-use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
+use forebay_plan::config::{AccessChoice, IoMode, Mapping};
+use forebay_plan::{Kind, Next, Plan, Schedule, Segment, StagingRing, plan_into};
 use forebay_types::{Located, SampleId};
 
-use crate::config::wholly_resident;
+use crate::config::{LATER_RESIDENT_PERCENT, is_resident};
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
@@ -123,24 +123,28 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
 
 /// Whether planning may end because the files are in the page cache: where ranks would copy from
 /// mappings if they had been there when the loader was made (`io_mode.rs`), and nothing but the
-/// source has samples.
+/// source has samples. By facts that all ranks of the node share, not by what this one could map.
+///
+/// In `local-shuffle` each rank would deal a whole pool for each of its steps.
 fn may_map(context: &Context) -> bool {
     let settings = &context.settings;
     settings.mode == IoMode::Planned { roots: false }
         && settings.access == AccessChoice::Auto
+        && settings.mapping != Mapping::None
         && !settings.direct
-        && context.mappings.is_some()
         && !context.index.is_coded()
-        && context.tiers.is_none()
-        && context.residents.is_none()
+        && !matches!(context.order.kind(), Kind::LocalShuffle { .. })
+        && context.tier_plan.is_none()
+        && context.resident_plan.is_none()
 }
 
 /// Whether this epoch and all later ones are copied from the page cache; then gather threads are
 /// told.
 fn is_mapped_from(session: &Session, epoch: u64) -> bool {
     let context = &session.context;
-    let is_resident =
-        || context.mappings.as_ref().is_some_and(|mappings| wholly_resident(mappings, &context.index));
+    let index = &context.index;
+    let is_there = |mappings| is_resident(mappings, index, LATER_RESIDENT_PERCENT);
+    let is_resident = || context.mappings.as_ref().is_some_and(is_there);
     if !context.region.mapped_epochs().decide(session.number, epoch, is_resident) {
         return false;
     }

@@ -6,7 +6,7 @@
 
 use forebay_host::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shm::position::{Position, SessionId};
+use crate::shm::position::{AWAY, Position, SessionId};
 
 /// A position word of the session and of (epoch, whether it is mapped): epochs before it are
 /// planned, it and all later ones are mapped, or are not decided yet. Zeros: nothing is decided.
@@ -36,6 +36,9 @@ impl MappedEpochs {
             }
             let resident = *answer.get_or_insert_with(|| ask.take().is_some_and(|ask| ask()));
             let value = if resident { epoch << 1 | 1 } else { (epoch + 1) << 1 };
+            if value > AWAY {
+                return false; // the word has no room: no planner decides, so all of them plan
+            }
             let decided = Position::new(session, value);
             // SYNC: one planner decides; the word alone carries the decision.
             match self.0.compare_exchange(word.word(), decided.word(), Ordering::AcqRel, Ordering::Acquire) {
@@ -92,6 +95,14 @@ mod tests {
         assert_eq!(word.first(), None);
         assert!(word.decide(SESSION.next(), 1, || true));
         assert_eq!(word.first(), Some(1));
+    }
+
+    #[test]
+    fn an_epoch_for_which_the_word_has_no_room_is_planned() {
+        let word = MappedEpochs::new();
+        assert!(!word.decide(SESSION, AWAY, || true));
+        assert!(!word.decide(SESSION, AWAY / 2, || false));
+        assert_eq!(word.first(), None);
     }
 
     #[test]
