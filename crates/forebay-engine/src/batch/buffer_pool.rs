@@ -100,6 +100,21 @@ impl<T, E> State<T, E> {
             && in_work < buffers
             && (!self.free.is_empty() || self.keeps_all || (self.starving && in_work == 0))
     }
+
+    /// Claims the next step; only where one is claimable.
+    fn claim(&mut self) -> Claim {
+        // The buffer that was returned last: its pages are still in the cache.
+        let buffer = self.free.pop();
+        let claim = Claim { ticket: self.ticket, step: self.next, buffer, outside: Cell::new(false) };
+        self.next += 1;
+        self.filling += 1;
+        claim
+    }
+
+    /// Whether the consumer may claim a step: the next one, where a buffer is free.
+    fn is_claimable_by_consumer(&self, step: u64, buffers: usize) -> bool {
+        self.next == step && !self.free.is_empty() && self.is_claimable(buffers)
+    }
 }
 
 /// See the module header. `T` is a filled batch, `E` an error of filling it.
@@ -175,13 +190,8 @@ impl<T, E> BufferPool<T, E> {
                 return None;
             }
             if state.is_claimable(self.buffers) {
-                // The buffer that was returned last: its pages are still in the cache.
-                let buffer = state.free.pop();
-                state.keeps_all |= buffer.is_none();
-                let outside = Cell::new(false);
-                let claim = Claim { ticket: state.ticket, step: state.next, buffer, outside };
-                state.next += 1;
-                state.filling += 1;
+                let claim = state.claim();
+                state.keeps_all |= claim.buffer.is_none();
                 self.offer(&state);
                 return Some(claim);
             }
@@ -198,14 +208,8 @@ impl<T, E> BufferPool<T, E> {
     /// Claims `step` for the consumer's own thread, if it is the next one and a buffer is free.
     pub fn claim_own(&self, session: SessionId, step: u64) -> Option<Claim> {
         let mut state = self.lock();
-        if state.stopped || state.session != session || state.next != step {
-            return None;
-        }
-        let buffer = if state.is_claimable(self.buffers) { state.free.pop() } else { None }?;
-        state.next += 1;
-        state.filling += 1;
-        let outside = Cell::new(false);
-        Some(Claim { ticket: state.ticket, step, buffer: Some(buffer), outside })
+        let runs = !state.stopped && state.session == session;
+        (runs && state.is_claimable_by_consumer(step, self.buffers)).then(|| state.claim())
     }
 
     /// Sets whether other threads are left asleep until the consumer waits, as it fills what it
@@ -213,7 +217,7 @@ impl<T, E> BufferPool<T, E> {
     pub fn may_claim_own(&self, step: u64, alone: bool) -> bool {
         let mut state = self.lock();
         state.is_own_filler = alone;
-        state.next == step && !state.free.is_empty() && state.is_claimable(self.buffers)
+        state.is_claimable_by_consumer(step, self.buffers)
     }
 
     /// Allows claims of steps before `end` only.

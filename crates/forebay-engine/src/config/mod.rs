@@ -288,7 +288,8 @@ const RESIDENT_PERCENT: u32 = 90;
 pub(crate) const LATER_RESIDENT_PERCENT: u32 = 95;
 
 /// Whether such a share of the pages is in the page cache, as far as probes tell that are spread
-/// over the files. A probe is one page: a container has pages without samples, which nobody reads.
+/// over the files. A probe is one page: containers have pages without samples, which no reader
+/// fetches, and one of them would be missing in a longer range.
 pub(crate) fn is_resident(mappings: &Mappings, index: &Index, percent: u32) -> bool {
     /// In all; a probe that is answered by the kernel takes up to 55 us.
     const PROBES: usize = 4096;
