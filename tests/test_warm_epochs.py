@@ -10,7 +10,6 @@ import pytest
 
 import forebay
 import support
-from forebay.tools.ranks import page_cache
 from ranks import warm
 
 SAMPLES, COLUMNS = 4001, 300
@@ -24,14 +23,8 @@ def cold(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.repeat(np.arange(SAMPLES), COLUMNS).reshape(SAMPLES, COLUMNS))
     forebay.open(path)
-    for _ in range(support.TRIES):
-        page_cache.drop(path)
-        share = page_cache.resident_share(path)
-        if share is None:
-            pytest.skip("this file system does not tell what is in the page cache")
-        if share == 0:
-            return path
-    pytest.skip("the kernel keeps the file in the page cache")
+    support.drop_from_page_cache(path)
+    return path
 
 
 def alone(path, order, batch):
@@ -69,8 +62,7 @@ def test_a_rank_that_leaves_an_epoch_and_jumps_gets_what_it_would_have(cold):
     options = OPTIONS | {"order": "group", "batch_size": 10}
     with forebay.Loader(cold, world="single", strategy="pread", **options) as plain:
         expected = [[batch.indices.tolist() for batch in plain] for _ in range(EPOCHS)]
-    for _ in range(support.TRIES):
-        page_cache.drop(cold)
+    support.drop_from_page_cache(cold)
     with forebay.Loader(cold, world="single", name="warm", **options) as loader:
         for epoch in (0, 1, 2):
             assert [batch.indices.tolist() for batch in loader] == expected[epoch]
