@@ -62,8 +62,8 @@ _JOINING = "joining the other ranks"
 # Open files that rank 0 leaves to the script.
 _SPARE_FILES = 128
 
-# Jobs that go on without a channel; their later loaders do not try again.
-_unlinked: set[str] = set()
+# (job, rank) of those that go on without a channel; their later loaders do not try again.
+_unlinked: set[tuple[str, int]] = set()
 
 
 class _NoChannelError(Exception):
@@ -92,7 +92,7 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
     """
     if rank_info.channel is not None or len(rank_info.local_ranks) == rank_info.size:
         return rank_info.channel
-    if rank_info.job in _unlinked:
+    if (rank_info.job, rank_info.rank) in _unlinked:
         return None
     join_by = time.monotonic() + min(JOIN_WITHIN_S, deadline_s)
     siblings = _native.Siblings(rank_info.launcher, rank_info.rank) if rank_info.launcher else None
@@ -108,7 +108,7 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
         channel: Channel = side(rank_info, address, key, Processes({}, siblings), join_by, deadline_s)
         return channel
     except _NoChannelError as error:
-        _unlinked.add(rank_info.job)
+        _unlinked.add((rank_info.job, rank_info.rank))
         if rank_info.rank == rank_info.local_ranks[0]:
             warnings.warn(
                 f"the nodes of this job are not linked: {error}; deaths of ranks on other nodes are not reported here, "
