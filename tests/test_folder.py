@@ -121,13 +121,30 @@ def test_what_is_passed_over_is_counted(folder):
     os.mkfifo(folder / "bee" / "pipe")
     (folder / "dog").mkdir()
     dataset = forebay.open(folder)
-    assert contents(dataset) == oracle(folder)
-    assert dataset.native.inspect()["records"]["excluded"] == {
+    with pytest.warns(
+        RuntimeWarning, match="2 symbolic links skipped: .*\nhint: pass the directories"
+    ) as warned:
+        assert contents(dataset) == oracle(folder)
+    assert len(warned) == 1
+    description = dataset.native.inspect()
+    assert [str(one.message) for one in warned] == description["warnings"]
+    # Also where the index comes from a sidecar.
+    with pytest.warns(RuntimeWarning, match="2 symbolic links skipped"):
+        assert len(forebay.open(folder)) == len(dataset)
+    assert description["records"]["excluded"] == {
         "devices, pipes and sockets": 1,
         "files beside the class directories": 1,
         "hidden files and directories": 2,
         "symbolic links": 2,
     }
+
+
+def test_a_folder_of_links_has_no_samples_and_they_are_named(folder, tmp_path, says):
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "bee").symlink_to(folder / "bee")
+    with says(forebay.FormatError, links):
+        len(forebay.open(links))
 
 
 def test_names_of_any_bytes_are_read(tmp_path):

@@ -57,7 +57,11 @@ fn a_file_of_no_known_format_is_shown() {
 #[test]
 fn an_empty_file_is_said_to_be_empty() {
     let scratch = Scratch::new();
-    let (text, _) = refusal(&scratch.write("data", b""));
+    let path = scratch.write("data", b"");
+    let (text, hint) = refusal(&path);
+    assert!(text.ends_with("a dataset without samples is not supported: the file is empty"), "{text}");
+    assert!(hint.contains("format="), "{hint}");
+    let (text, _) = refusal_of(&path, &OpenOptions { format: Some(Format::Lmdb), ..OpenOptions::default() });
     assert!(text.ends_with("expected a database, found an empty file"), "{text}");
 }
 

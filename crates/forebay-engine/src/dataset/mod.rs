@@ -230,7 +230,7 @@ impl IndexedDataset {
         };
         let bytes = Arc::new(bytes);
         let index = Arc::new(self.dataset.index(bytes.clone())?);
-        if let Some(doubt) = self.dataset.sample_axis_doubt(&index) {
+        for doubt in self.dataset.doubts(&index) {
             caller.warn(&doubt);
         }
         Ok(self.index.get_or_init(|| Loaded { index, bytes, retained, origin, fallbacks }).clone())

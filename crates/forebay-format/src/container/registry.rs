@@ -144,7 +144,21 @@ pub(crate) fn detect(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
             }
         }
     }
-    Ok(known.map_or(Format::Lmdb, |(format, _)| format))
+    match (known, paths.first()) {
+        (Some((format, _)), _) => Ok(format),
+        (None, Some(path)) => Err(empty(path, paths.len())),
+        (None, None) => Ok(Format::Lmdb),
+    }
+}
+
+/// Files without bytes have no format, unless the caller states it.
+fn empty(path: &Path, files: usize) -> Error {
+    let found = match files {
+        1 => "the file is empty".to_owned(),
+        _ => format!("all {files} files are empty"),
+    };
+    let hint = "write or copy it again, or state its format with format=".to_owned();
+    Error::Unsupported { path: path.to_owned(), what: "a dataset without samples".to_owned(), found, hint }
 }
 
 fn refused(path: &Path, found: String) -> Error {

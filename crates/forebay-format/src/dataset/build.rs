@@ -300,10 +300,19 @@ fn refuse_other_fields(
     first: &dyn Container,
 ) -> Result<(), Error> {
     let differs = columns.iter().zip(found).find(|(expected, found)| expected.field != found.field);
-    let (expected, found) = match differs {
-        Some((expected, found)) => (describe(expected), describe(found)),
-        None if columns.len() == found.len() => return Ok(()),
-        None => (format!("{} fields", columns.len()), format!("{} fields", found.len())),
+    let units = [first.units(), file.units()];
+    let of_unit = units[0].iter().zip(&units[1]).zip(columns).find(|((first, other), _)| first != other);
+    let (expected, found) = match (differs, of_unit) {
+        (Some((expected, found)), _) => (describe(expected), describe(found)),
+        (None, _) if columns.len() != found.len() => {
+            (format!("{} fields", columns.len()), format!("{} fields", found.len()))
+        }
+        (None, Some(((first, other), column))) => {
+            let counts =
+                |unit: Option<&str>| format!("{:?} in {}", column.field.name, unit.unwrap_or("no unit"));
+            (counts(*first), counts(*other))
+        }
+        (None, None) => return Ok(()),
     };
     let what = format!("samples that are not like those of {}", first.input().path().display());
     let hint = "open files with other fields as another dataset, or select the shared fields with fields=";

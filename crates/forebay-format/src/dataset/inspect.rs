@@ -40,10 +40,8 @@ impl Dataset {
             for (number, shard) in index.shards().iter().enumerate() {
                 description["shards"][number]["samples"] = json!(shard.samples);
             }
-            if let (Some(doubt), Some(warnings)) =
-                (self.sample_axis_doubt(index), description["warnings"].as_array_mut())
-            {
-                warnings.push(doubt.into());
+            if let Some(warnings) = description["warnings"].as_array_mut() {
+                warnings.extend(self.doubts(index).into_iter().map(Value::from));
             }
             // The bytes of a folder are those of its files, which only the index knows.
             for (number, shard) in index.shards().iter().enumerate().filter(|_| index.has_sample_files()) {

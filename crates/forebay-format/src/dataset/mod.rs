@@ -4,11 +4,13 @@
 //! [`compute`] lets another crate make one without a scan. [`store`] keeps and finds indexes,
 //! [`value_sink`] passes on the bytes that a scan reads, [`cursor`] finds samples without an index.
 //! [`modified`] detects changed files, [`sample_axis`] decides what counts the samples of a file of
-//! arrays. [`read`] reads single samples, [`verify`] all of them, [`inspect`] describes a dataset.
+//! arrays, [`doubts`] warns of readings that may not be meant. [`read`] reads single samples,
+//! [`verify`] all of them, [`inspect`] describes a dataset.
 
 mod build;
 mod compute;
 mod cursor;
+mod doubts;
 mod inspect;
 mod modified;
 mod read;

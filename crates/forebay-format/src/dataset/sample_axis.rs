@@ -113,8 +113,7 @@ impl Dataset {
     }
 
     /// Both readings of the files, if their shapes leave them open and the caller did not choose.
-    #[must_use]
-    pub fn sample_axis_doubt(&self, index: &Index) -> Option<String> {
+    pub(super) fn sample_axis_doubt(&self, index: &Index) -> Option<String> {
         if self.options.sample_axis != SampleAxis::Auto || !self.format.has_axes() {
             return None;
         }

@@ -43,6 +43,9 @@ const DATA: &str = "data";
 /// Field of the number of the class.
 const LABEL: &str = "label";
 
+/// Name of the symbolic links among the entries that are no samples.
+pub(crate) const SYMBOLIC_LINKS: &str = "symbolic links";
+
 /// A folder, open for reading.
 #[derive(Debug)]
 pub struct Folder {
@@ -161,7 +164,7 @@ impl Scan<'_> {
         let beside = if is_top && !self.folder.classes.is_empty() { found.files.len() as u64 } else { 0 };
         let excluded = [
             ("hidden files and directories", found.hidden),
-            ("symbolic links", found.links),
+            (SYMBOLIC_LINKS, found.links),
             ("devices, pipes and sockets", found.special),
             ("files beside the class directories", beside),
         ];

@@ -1,0 +1,46 @@
+//! What may make a data set another one than the user expects: warnings that its index gives rise
+//! to, each time it is opened.
+
+use std::collections::HashSet;
+
+use super::Dataset;
+use crate::container::folder::SYMBOLIC_LINKS;
+use crate::{Format, Index};
+
+impl Dataset {
+    /// A warning for each reading of the files that may not be meant.
+    #[must_use]
+    pub fn doubts(&self, index: &Index) -> Vec<String> {
+        let all = [self.sample_axis_doubt(index), self.skipped_links(index), self.repeated_files()];
+        all.into_iter().flatten().collect()
+    }
+
+    /// Files that were given more than once, also under different names.
+    fn repeated_files(&self) -> Option<String> {
+        let mut seen = HashSet::new();
+        let repeated: Vec<_> = self.shards.iter().filter(|shard| !seen.insert(shard.inode)).collect();
+        let first = repeated.first()?;
+        let others = match repeated.len() {
+            1 => String::new(),
+            more => format!(" and {} more", more - 1),
+        };
+        Some(format!(
+            "{}{others}: given more than once, so each epoch has the samples more than once\nhint: give each file once; \
+             order=forebay.Weighted(...) and forebay.mix(..., weights=) repeat samples",
+            first.path.display(),
+        ))
+    }
+
+    /// Files behind symbolic links of a folder, which other loaders follow.
+    fn skipped_links(&self, index: &Index) -> Option<String> {
+        if self.format != Format::Folder {
+            return None;
+        }
+        let links = index.summary().excluded.get(SYMBOLIC_LINKS)?;
+        Some(format!(
+            "{}: {links} {SYMBOLIC_LINKS} skipped: they are not followed, so what they point to is not in the data set\nhint: \
+             pass the directories that they point to, or copy the files (cp -rL)",
+            self.shards[0].path.display(),
+        ))
+    }
+}
