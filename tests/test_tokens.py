@@ -161,6 +161,16 @@ def test_ranks_share_windows_as_one_process_reads_them(pool, tmp_path):
     assert len(seen) == len(set(seen)) == len(dataset) // 8 * 8
 
 
+def test_a_slice_and_a_selection_are_windows(tmp_path):
+    tokens = values(count=100)
+    path = tmp_path / "x.npy"
+    np.save(path, tokens)
+    dataset = forebay.tokens(path, 10)
+    expected = cut(tokens, 10, 10)
+    assert [sample["tokens"].tolist() for sample in dataset[2:9:3]] == expected[2:9:3].tolist()
+    assert [sample["tokens"].tolist() for sample in dataset.select([5, 1])[0:2]] == expected[[5, 1]].tolist()
+
+
 def test_an_odd_tail_is_told(tmp_path):
     path = tmp_path / "x.bin"
     path.write_bytes(values(count=100).tobytes() + b"!")
@@ -190,6 +200,7 @@ def test_an_odd_tail_is_told(tmp_path):
             b"\xff\xff",
             "length of a sequence at offset 34: expected 0 to 60, the tokens that are left, found 65535",
         ),
+        (42, b"\x1d", "tokens of all sequences at offset 34: expected 60, those of the data file, found 59"),
         (54, b"\x07", "place of a sequence at offset 54: expected 20, found 7"),
         (70, b"\x01", "bound of a document at offset 70: expected 0 to 3, found 1"),
         (86, b"\x00", "bound of a document at offset 86: expected 1 to 3, found 0"),
@@ -229,7 +240,7 @@ def test_random_bytes_as_an_index_never_crash(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"window": 0}, "window=: expected a number of tokens, at least 1, found 0"),
+        ({"window": 0}, "window=: expected a number of tokens, from 1 to 2**40 - 1, found 0"),
         ({"window": 4, "stride": 0}, "stride=: expected"),
         ({"window": 2.5}, "window=: expected"),
         ({"window": 4, "dtype": "f4"}, "expected integers in the byte order of this machine"),

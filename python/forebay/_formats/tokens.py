@@ -75,7 +75,7 @@ def tokens(
     for name, value in (("window", window), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 1 << 40:
             raise option_error(
-                f"forebay.tokens: {name}=: expected a number of tokens, at least 1, found {value!r}"
+                f"forebay.tokens: {name}=: expected a number of tokens, from 1 to 2**40 - 1, found {value!r}"
             )
     if documents not in ("ignore", "cut"):
         raise option_error(f'forebay.tokens: documents=: expected "ignore" or "cut", found {documents!r}')
@@ -105,7 +105,7 @@ def _dtype(dtype: npt.DTypeLike) -> str:
 class TokenDataset(Dataset):
     """Hold windows of tokens; :func:`forebay.tokens` makes one."""
 
-    __slots__ = ("_bounds",)
+    __slots__ = ()
 
     def document_ids(self, indices: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Return, for each token of windows, the number of its document within the window.

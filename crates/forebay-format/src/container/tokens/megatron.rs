@@ -141,6 +141,10 @@ impl Pair {
             ends.push(end);
             Ok(())
         })?;
+        if end != self.data_bytes / item_bytes {
+            let expected = format!("{}, those of the data file", self.data_bytes / item_bytes);
+            return Err(self.index.corrupt(HEADER_BYTES, "tokens of all sequences", expected, end));
+        }
         let first = HEADER_BYTES + 4 * self.sequences;
         self.each::<8>(first, self.sequences, "places of sequences", |number, bytes| {
             let place = i64::from_le_bytes(bytes);
