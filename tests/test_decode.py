@@ -510,6 +510,8 @@ def test_a_broken_image_is_a_bad_sample(tmp_path, name, how):
         ("json", b"{", "EOF"),
         ("json", b"", "EOF"),
         ("json", b"[NaN]", "expected value"),
+        ("json", b"[" * 501 + b"]" * 501, "at most 500 levels, found more levels"),
+        ("json", b"[1, -" + b"7" * 4301 + b"]", "at most 4,300 digits, found more digits"),
     ],
 )
 def test_other_broken_fields_are_bad_samples(tmp_path, kind, data, found):
@@ -523,6 +525,19 @@ def test_other_broken_fields_are_bad_samples(tmp_path, kind, data, found):
         forebay.Loader(dataset, 2) as loader,
     ):
         next(iter(loader))
+
+
+def test_json_at_its_limits_is_what_python_makes_of_it(tmp_path):
+    texts = ["[" * 500 + "]" * 500, "7" * 4300, json.dumps({"a": "[" * 900 + '\\"' + "8" * 5000})]
+    path = write_tar(tmp_path / "json.tar", [[("x", text.encode())] for text in texts])
+    with forebay.Loader(forebay.open(path, decode={"x": "json"}), 3, order="sequential") as loader:
+        (batch,) = loader
+    assert batch["x"] == [json.loads(text) for text in texts]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "f4", np.float32, np.dtype("<f4")])
+def test_an_array_takes_any_name_of_a_dtype(dtype):
+    assert forebay.array((2,), dtype) == forebay.array(2, "float32")
 
 
 def test_arrays_of_another_length_are_bad_samples(tmp_path):

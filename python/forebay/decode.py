@@ -10,10 +10,13 @@ import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from forebay import _native
 from forebay._core import option_error
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Decoder", "array", "decoders_json", "image"]
 
@@ -117,15 +120,15 @@ def image(
     )
 
 
-def array(shape: int | Sequence[int], dtype: str = "uint8") -> Decoder:
+def array(shape: int | Sequence[int], dtype: npt.DTypeLike = "uint8") -> Decoder:
     """Take the bytes of a field as an array of a fixed shape.
 
     Parameters
     ----------
     shape : int or sequence of int
         Shape of a sample. Each sample has exactly that many values; another length is an error.
-    dtype : str
-        A dtype of numpy in the byte order of the machine: ``"uint8"``, ``"float32"``, ... Default
+    dtype : dtype-like
+        A dtype of numpy in the byte order of the machine: ``"uint8"``, ``np.float32``, ... Default
         ``"uint8"``.
 
     Returns
@@ -141,8 +144,23 @@ def array(shape: int | Sequence[int], dtype: str = "uint8") -> Decoder:
     lengths = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
     return _decoder(
         "forebay.array",
-        {"kind": "array", "dtype": str(dtype), "shape": [_integer("shape", length) for length in lengths]},
+        {
+            "kind": "array",
+            "dtype": _dtype_name(dtype),
+            "shape": [_integer("shape", length) for length in lengths],
+        },
     )
+
+
+def _dtype_name(dtype: npt.DTypeLike) -> str:
+    """Return the name of a dtype that numpy knows; any other text as it is, for the error."""
+    import numpy as np  # here, as the command line imports this module without it
+
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        return str(dtype)
+    return found.name if found.isnative else found.str
 
 
 def decoders_json(decode: object) -> str | None:
@@ -194,7 +212,7 @@ def _integer(name: str, value: object) -> int:
     """Return an integer that the engine can hold."""
     found = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else operator.index(value)
     if found is None or not 0 <= found < 2**32:
-        raise option_error(f"{name}=: expected integers from 1 on, found {value!r}")
+        raise option_error(f"{name}=: expected integers from 1 to 2**32 - 1, found {value!r}")
     return found
 
 

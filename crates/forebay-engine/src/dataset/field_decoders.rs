@@ -141,12 +141,44 @@ impl FieldDecoder {
                 if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
                     return wrong("JSON", 0, "a value (RFC 8259)", error.to_string());
                 }
+                if let Some((at, expected, found)) = beyond_python(bytes) {
+                    return wrong("JSON", at, expected, found.to_owned());
+                }
                 append(bytes);
                 Ok(())
             }
             _ => panic!("a decoder and the layout that it declares"),
         }
     }
+}
+
+/// Where valid JSON is more than Python's `json` takes, what it takes, and what there is.
+fn beyond_python(bytes: &[u8]) -> Option<(usize, &'static str, &'static str)> {
+    const DEPTH: usize = 500;
+    // `sys.get_int_max_str_digits()`
+    const DIGITS: usize = 4300;
+    let (mut depth, mut digits, mut in_string, mut is_escaped) = (0, 0, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        if in_string {
+            in_string = is_escaped || *byte != b'"';
+            is_escaped = !is_escaped && *byte == b'\\';
+            continue;
+        }
+        in_string = *byte == b'"';
+        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth > DEPTH {
+            return Some((at, "lists and objects in at most 500 levels", "more levels"));
+        }
+        if digits > DIGITS {
+            return Some((at, "numbers of at most 4,300 digits", "more digits"));
+        }
+    }
+    None
 }
 
 /// The first bytes of a value, for messages.
