@@ -24,8 +24,8 @@ const MIN_FETCH_BYTES: u64 = 4 << 10;
 enum Rule {
     /// An integer in a range, or one of some words.
     Integer(u64, u64, &'static [&'static str]),
-    /// A number of bytes.
-    Bytes,
+    /// A number of bytes in a range, or one of some words.
+    Bytes(u64, u64, &'static [&'static str]),
     /// Any integer of 64 bits that is not negative.
     Seed,
     /// A number from 0 to 1.
@@ -44,13 +44,13 @@ const RULES: &[(&str, Rule)] = &[
     ("global_batch", COUNT),
     ("name", Rule::Text),
     ("seed", Rule::Seed),
-    ("memory", Rule::Bytes),
+    ("memory", Rule::Bytes(1, MAX_BYTES, &[])),
     ("tiers.path", Rule::Text),
-    ("tiers.size", Rule::Integer(CHUNK_BYTES, MAX_BYTES, &[])),
+    ("tiers.size", Rule::Bytes(CHUNK_BYTES, MAX_BYTES, &[])),
     ("tiers.keep", Rule::Flag),
     ("tiers.force", Rule::Flag),
     ("copy_threads", Rule::Integer(1, MAX_COPY_THREADS, &[])),
-    ("copy_bytes", Rule::Integer(PIECE_BYTES, CHUNK_BYTES, &[])),
+    ("copy_bytes", Rule::Bytes(PIECE_BYTES, CHUNK_BYTES, &[])),
     ("epochs", COUNT),
     ("last", Rule::OneOf(&["wrap", "drop", "short", "carry"])),
     ("bad_samples", Rule::OneOf(&["raise", "skip"])),
@@ -66,7 +66,7 @@ const RULES: &[(&str, Rule)] = &[
     ("order.lanes", COUNT),
     ("order.steps", COUNT),
     ("order.entropy", Rule::Share),
-    ("order.unit", Rule::Integer(PIECE_BYTES, MAX_BYTES, &[])),
+    ("order.unit", Rule::Bytes(PIECE_BYTES, MAX_BYTES, &[])),
     ("strategy.locate", Rule::OneOf(&["index", "cursor", "handoff", "scan", "provenance"])),
     ("strategy.access", Rule::OneOf(&["auto", "mmap", "pread", "io_uring"])),
     ("strategy.readers", Rule::Integer(1, MAX_READERS as u64, &["per_node", "per_rank"])),
@@ -75,10 +75,10 @@ const RULES: &[(&str, Rule)] = &[
     ("strategy.coalesce", COUNT),
     ("strategy.stagger", Rule::Integer(1, MAX_COUNT, &["auto"])),
     ("strategy.prefetch_windows", COUNT),
-    ("strategy.store", Rule::Integer(CHUNK_BYTES, MAX_BYTES, &["auto"])),
+    ("strategy.store", Rule::Bytes(CHUNK_BYTES, MAX_BYTES, &["auto"])),
     ("strategy.on_lost", Rule::OneOf(&["raise", "source"])),
     ("strategy.fetch_buffers", Rule::Integer(1, MAX_FETCH_BUFFERS, &["auto"])),
-    ("strategy.fetch_bytes", Rule::Integer(MIN_FETCH_BYTES, MAX_ANSWER_BYTES, &["auto"])),
+    ("strategy.fetch_bytes", Rule::Bytes(MIN_FETCH_BYTES, MAX_ANSWER_BYTES, &["auto"])),
 ];
 
 /// Returns what was expected of the option, or `None` if the value is valid. A value that JSON
@@ -90,7 +90,7 @@ const RULES: &[(&str, Rule)] = &[
 pub fn expected(name: &str, value: &Value) -> Option<String> {
     let (_, rule) = RULES.iter().find(|(known, _)| *known == name).expect("an option");
     match rule {
-        Rule::Integer(min, max, words) => {
+        Rule::Integer(min, max, words) | Rule::Bytes(min, max, words) => {
             let is_word = value.as_str().is_some_and(|text| words.contains(&text));
             let found = value.as_u64();
             if is_word || found.is_some_and(|found| (min..=max).contains(&&found)) {
@@ -99,20 +99,15 @@ pub fn expected(name: &str, value: &Value) -> Option<String> {
             // What is too large for 64 bits has become a float.
             let is_above = found.is_some_and(|found| found > *max)
                 || value.as_f64().is_some_and(|float| float.fract() == 0.0 && float > *max as f64);
-            let number = if is_above {
-                format!("an integer of at most {max}")
-            } else {
-                format!("an integer of at least {min}")
+            let number = match (rule, is_above) {
+                (Rule::Bytes(..), true) => format!("at most {}", bytes_text(*max)),
+                (Rule::Bytes(1, ..), false) => "a positive number of bytes".to_owned(),
+                (Rule::Bytes(..), false) => format!("at least {}", bytes_text(*min)),
+                (_, true) => format!("an integer of at most {max}"),
+                (_, false) => format!("an integer of at least {min}"),
             };
             Some(if words.is_empty() { number } else { format!("{number}, or {}", words.join(" or ")) })
         }
-        Rule::Bytes => match value.as_u64() {
-            Some(1..=MAX_BYTES) => None,
-            _ if value.as_f64().is_some_and(|bytes| bytes >= 1.0) => {
-                Some(format!("at most {MAX_BYTES} bytes"))
-            }
-            _ => Some("a positive number of bytes".into()),
-        },
         Rule::Seed => value.as_u64().is_none().then(|| "an integer from 0 to 2**64 - 1".into()),
         Rule::Share => {
             let is_one = value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share));
@@ -132,11 +127,20 @@ pub fn expected(name: &str, value: &Value) -> Option<String> {
     }
 }
 
+/// Returns a size as an option may have it, such as `64KiB`.
+fn bytes_text(bytes: u64) -> String {
+    match bytes.trailing_zeros() {
+        20.. => format!("{}MiB", bytes >> 20),
+        10.. => format!("{}KiB", bytes >> 10),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
 /// Returns the words that an option may be; empty for one that is no word.
 #[must_use]
 pub fn words(name: &str) -> &'static [&'static str] {
     match RULES.iter().find(|(known, _)| *known == name) {
-        Some((_, Rule::OneOf(words) | Rule::Integer(_, _, words))) => words,
+        Some((_, Rule::OneOf(words) | Rule::Integer(_, _, words) | Rule::Bytes(_, _, words))) => words,
         _ => &[],
     }
 }
