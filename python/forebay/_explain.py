@@ -182,7 +182,7 @@ def _shuffle_quality(config: Config, quality: ShuffleQuality) -> Iterator[str]:
         samples, groups = config.data.samples, quality.groups
         yield (
             f"shuffle quality: convergence is proven unharmed for fewer than {quality.proven_epochs} epochs (Meng et al.: "
-            f"epochs < N/G = {samples} samples / {groups} groups = {samples / groups:.1f}){_verdict(quality)}"
+            f"epochs < N/n = {samples} samples / {groups} groups = {samples / groups:.1f}){_verdict(quality)}"
         )
 
 

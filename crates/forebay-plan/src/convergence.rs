@@ -3,7 +3,7 @@
 //!
 //! Meng et al., "Convergence analysis of distributed stochastic gradient descent with shuffling",
 //! as Lee et al. quote it (equation 1): shuffling inside subsets leaves the rate of convergence as
-//! it is while epochs < N/G, with N samples in G subsets that do not overlap. Here each group is a
+//! it is while epochs < N/n, with N samples in n subsets that do not overlap. Here each group is a
 //! subset, so G = ⌈N/S⌉. This is conservative: the proof does not use that groups are permuted
 //! in each epoch and that a window mixes several of them.
 //!
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::group::{MIN_GROUPS, WINDOW_GROUPS};
 use crate::order::{Kind, Order};
 
-/// The condition epochs < N/G with its numbers.
+/// The condition epochs < N/n with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
     /// Epochs of the training.
@@ -32,13 +32,13 @@ pub struct Convergence {
 }
 
 impl Convergence {
-    /// Whether epochs < N/G.
+    /// Whether epochs < N/n.
     #[must_use]
     pub fn holds(&self) -> bool {
         u128::from(self.epochs) * u128::from(self.groups) < u128::from(self.samples)
     }
 
-    /// The condition holds for fewer epochs than this: the least integer that is at least N/G.
+    /// The condition holds for fewer epochs than this: the least integer that is at least N/n.
     #[must_use]
     pub fn proven_epochs(&self) -> u64 {
         self.samples.div_ceil(self.groups)

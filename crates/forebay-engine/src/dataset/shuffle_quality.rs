@@ -113,7 +113,7 @@ fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) 
 fn condition(bound: &Convergence) -> String {
     let Convergence { samples, groups, .. } = bound;
     let ratio = *samples as f64 / *groups as f64;
-    format!("Meng et al.: epochs < N/G = {samples} samples / {groups} groups = {ratio:.1}")
+    format!("Meng et al.: epochs < N/n = {samples} samples / {groups} groups = {ratio:.1}")
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
         let text = warning_of(&order, 90, 1, 0).unwrap();
         for fact in [
             "fewer than 32 epochs",
-            "N/G = 1281167 samples / 40037 groups = 32.0",
+            "N/n = 1281167 samples / 40037 groups = 32.0",
             "order=forebay.Group(samples=91, window=4)",
             "2.8 times the memory",
             "order=\"shuffle\"",

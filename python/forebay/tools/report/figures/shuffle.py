@@ -19,7 +19,7 @@ _HEAD = (
     ("order entropy", "1: as a full shuffle; 0: a fixed order"),
     ("same-group pairs", "chance that two samples of a global batch come from the same group"),
     ("in a full shuffle", "the same chance there"),
-    ("epochs < N/G", "samples over groups: for fewer epochs convergence is proven unharmed (Meng et al.)"),
+    ("epochs < N/n", "samples over groups: for fewer epochs convergence is proven unharmed (Meng et al.)"),
     ("this bench", "whether it holds for the epochs that ran; a training has more"),
 )
 
