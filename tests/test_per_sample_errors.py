@@ -55,6 +55,36 @@ def test_errors_of_batch_and_collate_come_at_their_own_step(make):
     assert next(iteration) == 3
 
 
+@pytest.mark.parametrize("name", ["sample", "collate", "batch", "batch alone", "order"])
+@pytest.mark.parametrize("processes", [None, 1])
+def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(make, name, processes):
+    def fail(argument):
+        if isinstance(argument, (list, int)) or getattr(argument, "position", (0, 1))[1] == 1:
+            next(iter(()))
+        return argument
+
+    options = {
+        "sample": {"sample": functions.stop_at_sample_8},
+        "collate": {"sample": functions.label, "collate": fail},
+        "batch": {"sample": functions.label, "collate": "list", "batch": fail, "threads": 2},
+        "batch alone": {"batch": fail},
+        "order": {"order": fail},
+    }[name]
+    if processes is not None:
+        if name in ("batch alone", "order"):
+            pytest.skip("no function that processes call")
+        options["processes"] = processes
+        options.pop("threads", None)
+    with (
+        make(**{"order": "sequential", **options}) as loader,
+        pytest.raises(RuntimeError, match="a function of the script raised StopIteration") as error,
+    ):
+        list(loader)
+    assert isinstance(error.value.__cause__, StopIteration)
+    if name == "sample":
+        assert error.value.__notes__[-1] == "in sample= of loader 'train': sample 8, epoch 0, step 1"
+
+
 def test_an_error_of_the_engine_comes_after_the_batches_before_it(tmp_path):
     records = [support.record(number, 500) for number in range(64)]
     path = support.write_lmdb(tmp_path / "bad.lmdb", records)

@@ -216,6 +216,33 @@ def test_ctrl_c_ends_a_program(small_lmdb):
     assert error.rstrip().endswith("KeyboardInterrupt")
 
 
+@pytest.mark.parametrize("options", ["threads=2", "processes=2"])
+def test_a_program_that_ends_begins_no_sample_that_was_to_be_prefetched(small_lmdb, tmp_path, options):
+    program = f"""
+import time, forebay
+
+def note(sample):
+    time.sleep(0.02)
+    with open({str(tmp_path / "begun")!r}, "a") as file:
+        file.write("x")
+    return sample
+
+if __name__ == "__main__":
+    loader = forebay.Loader({str(small_lmdb)!r}, 32, sample=note, {options}, prefetch=4, memory="32MiB")
+    for batch in loader:
+        raise SystemExit("the script ends")
+"""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=support.DEADLINE_S, check=False
+    )
+    assert done.stderr.rstrip() == "the script ends"
+    # Those of the first batch, and what was under way: a sample of each thread, a part of each
+    # process. With all that was to be prefetched there would be 160.
+    assert len((tmp_path / "begun").read_text()) < 110
+
+
 def test_where_threads_are_refused_fewer_do_the_work(make, monkeypatch):
     start, allowed = threading.Thread.start, itertools.count()
 

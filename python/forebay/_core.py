@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 from forebay import _native
+from forebay._warn import warn
 from forebay.errors import (
     ForebayError,
     FormatError,
@@ -30,15 +30,28 @@ __all__ = [
     "StorageTimeout",
     "__version__",
     "fork_generation",
+    "not_the_end",
     "option_error",
 ]
 
 if _native.DEBUG_BUILD:
-    warnings.warn(
-        "forebay was built without optimisation and is many times slower than it should be; run `make build`",
-        RuntimeWarning,
-        stacklevel=2,
+    warn(
+        "forebay was built without optimisation and is many times slower than it should be; run `make build`"
     )
+
+
+def not_the_end(error: BaseException) -> BaseException:
+    """Return the error of a user's function, but no `StopIteration`: it would end the epoch.
+
+    As in generators (PEP 479), a `RuntimeError` takes its place.
+    """
+    if not isinstance(error, StopIteration):
+        return error
+    found = RuntimeError("a function of the script raised StopIteration")
+    found.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        found.add_note(note)
+    return found
 
 
 def option_error(message: str, hint: str | None = None) -> OptionError:

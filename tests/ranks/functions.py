@@ -15,6 +15,13 @@ def label(sample: Mapping[str, Any]) -> int:
     return int(sample["data"][:4].astype(np.int64).sum())
 
 
+def stop_at_sample_8(sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Raise what an exhausted iterator raises."""
+    if int(rng.bit_generator.state["state"]["counter"][3]) == 8:
+        next(iter(()))
+    return dict(sample)
+
+
 def digest(sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Return facts that depend on the bytes of a sample and on its random numbers."""
     found = {name: np.frombuffer(np.asarray(value).tobytes(), np.uint8) for name, value in sample.items()}

@@ -11,12 +11,12 @@ where the engine fails at a batch that is read ahead: the batches before it are 
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay._core import ForebayError
 from forebay._iteration import Iteration, Owner, made
+from forebay._warn import warn
 
 if TYPE_CHECKING:
     from forebay import _native
@@ -152,11 +152,9 @@ class AheadIteration(Iteration):
         if pipeline.functions.replaced and not pipeline.has_warned:
             pipeline.has_warned = True
             number, reason = next(iter(pipeline.functions.bad_samples().items()))
-            warnings.warn(
+            warn(
                 f"loader {loader.name!r}: sample {number} is replaced by one before it: {reason}; "
-                "Loader.bad_samples() lists all",
-                RuntimeWarning,
-                stacklevel=3,
+                "Loader.bad_samples() lists all"
             )
 
     def _begun(self, engine: _native.Engine, number: int) -> None:

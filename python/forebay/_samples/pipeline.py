@@ -8,9 +8,11 @@ iteration.
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
-import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -18,8 +20,11 @@ from forebay._iteration import Batch
 from forebay._samples.crew import Crew
 from forebay._samples.functions import Functions
 from forebay._samples.work import Work
+from forebay._warn import warn
 
 __all__ = ["Pipeline"]
+
+_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
 class Pipeline:
@@ -37,6 +42,7 @@ class Pipeline:
         self.processes = functions.processes
         # Reentrant: the collector may drop an iteration at any place.
         self._lock = threading.RLock()
+        _pipelines.add(self)
         self._has_warned_of_threads = False
         self.wait_s = 0.0
         """How long the script has waited for functions [s]."""
@@ -69,11 +75,9 @@ class Pipeline:
         self._queue(works, work, runs)
         if self.crew.refused and not self._has_warned_of_threads:
             self._has_warned_of_threads = True
-            warnings.warn(
+            warn(
                 f"the system refused one of {self.threads} threads for sample= and batch= (ulimit -u, pids.max); "
-                "fewer run them",
-                RuntimeWarning,
-                stacklevel=3,
+                "fewer run them"
             )
 
     def _queue(self, works: deque[Work], work: Work, runs: int) -> None:
@@ -117,3 +121,14 @@ class Pipeline:
         """
         crew, processes = self.crew, self.processes
         return lambda: crew.stop(join=False, last=processes)
+
+
+@atexit.register
+def _drop_all() -> None:
+    """Begin no further sample. It runs before the threads of the crews are joined."""
+    for pipeline in list(_pipelines):
+        pipeline.drop()
+
+
+# A thread of the parent may have held a lock.
+os.register_at_fork(after_in_child=_pipelines.clear)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from forebay._core import not_the_end
 from forebay._iteration import Batch, Position
 from forebay._samples.functions import Functions
 
@@ -80,7 +81,7 @@ class Work:
                 at = places.start + len(results)
                 with self._lock:
                     if at < self._failed_at:
-                        self._failed_at, self._error = at, error
+                        self._failed_at, self._error = at, not_the_end(error)
             # Not kept while it waits for the next.
             del results, error
 
@@ -100,7 +101,7 @@ class Work:
             try:
                 self._value = self._functions.finish(results, batch, self._indices)
             except BaseException as error:
-                self._error = error
+                self._error = not_the_end(error)
 
     def cancel(self) -> None:
         """Call the function for no further sample; samples under way are finished."""
