@@ -33,9 +33,8 @@ def on_loopback(monkeypatch):
 def warned(monkeypatch):
     """The texts of warnings, of all threads."""
     texts = []
-    quiet = types.SimpleNamespace(warn=lambda text, *_, **__: texts.append(text))
-    monkeypatch.setattr(tcp, "warnings", quiet)
-    monkeypatch.setattr(channels, "warnings", quiet)
+    for module in (tcp, channels):
+        monkeypatch.setattr(module, "warn", texts.append)
     return texts
 
 

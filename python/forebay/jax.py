@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
@@ -30,6 +29,7 @@ from forebay._adapters.loaders import Source, loader_for
 from forebay._adapters.require import require
 from forebay._core import option_error
 from forebay._job.explicit import World
+from forebay._warn import warn
 from forebay.loader import Loader
 
 require("forebay.jax", "jax", "0.4.35", "jax>=0.4.35")
@@ -288,11 +288,9 @@ class _Converter:
             return array.astype(narrow)
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"loader {self._name!r}: {_where(path)}: {array.dtype} is rounded to {narrow}, as JAX has its 64-bit types "
-                'disabled; jax.config.update("jax_enable_x64", True) keeps them, a cast with sample= avoids this warning',
-                RuntimeWarning,
-                stacklevel=2,
+                'disabled; jax.config.update("jax_enable_x64", True) keeps them, a cast with sample= avoids this warning'
             )
         return array.astype(narrow)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 from forebay import _native
 from forebay._core import OptionError, option_error
 from forebay._given_order import Given, Weighted
+from forebay._warn import warn
 
 __all__ = [
     "OPTIONS",
@@ -232,10 +232,10 @@ class Opportunistic:
         ``entropy``.
     unit : int or str, optional
         Length of a unit, a run of samples that is kept or streamed as a whole: bytes, or a string
-        such as ``"64MiB"``; rounded up to a power of two, at least 64 KiB, and as long as leaves 16
-        units per node at most. On disks each unit costs a seek. By default as long as leaves 2,048
-        units per node, from 1 to 256 MiB and at least 64 samples, but shorter if else a node had
-        fewer than 64.
+        such as ``"64MiB"``; rounded up to a power of two. It is at least 64 KiB, and leaves each
+        node at least 16 units. On disks each unit costs a seek. By default the longest that leaves
+        each node 2,048 units, within 1 to 256 MiB and at least 64 samples; shorter, down to 64 KiB,
+        if a node would have fewer than 64 units.
 
     Raises
     ------
@@ -808,11 +808,7 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
 
             for meant in difflib.get_close_matches(name, known, 1, _NEARLY):
                 _warned_of.add(name)
-                warnings.warn(
-                    f"the environment variable {name} means nothing; is {meant} meant?",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
+                warn(f"unknown environment variable {name}; did you mean {meant}?")
 
 
 def _one_of(

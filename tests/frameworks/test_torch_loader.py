@@ -247,6 +247,14 @@ def test_without_a_cuda_device_it_says_so(samples):
         assert sum(1 for _ in loader) == STEPS
 
 
+@pytest.mark.parametrize("device", ["mps", "xpu"])
+def test_a_device_that_torch_cannot_use_is_refused(samples, device):
+    if getattr(torch, device).is_available():
+        pytest.skip(f"torch has {device} here")
+    with pytest.raises(forebay.OptionError, match=f'device="{device}": torch cannot use it'):
+        forebay.torch.loader(samples, BATCH, device=device)
+
+
 @pytest.mark.parametrize("wrong", [{"device": "gpu"}, {"device": 1.5}, {"pin_memory": 1}], ids=str)
 def test_wrong_devices_are_refused(samples, wrong):
     with pytest.raises(forebay.OptionError, match=rf"{next(iter(wrong))}="):

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use forebay_engine::{Error, Host};
 use forebay_format::OpenOptions;
-use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
@@ -76,10 +75,8 @@ impl Host for PythonCaller {
     }
 
     fn warn(&self, text: &str) {
-        let warned = Python::try_attach(|py| {
-            let text = std::ffi::CString::new(text.replace('\0', "?"))?;
-            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
-        });
+        let warned =
+            Python::try_attach(|py| py.import("forebay._warn")?.call_method1("warn", (text,)).map(drop));
         if let Some(Err(error)) = warned {
             self.keep(error);
         }

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from forebay._core import PeerLostError, RendezvousError
+from forebay._warn import warn
 
 # Wait for other ranks before a warning [s].
 WARN_AFTER_S = 10.0
@@ -134,11 +134,9 @@ class Patience:
             raise RendezvousError(self.late())
         if not self._warned and self.missing and waited_s > WARN_AFTER_S + 2 * self.report_every_s:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{self.what}: this is rank {self._rank} of {self._size}, and has waited for {waited_s:.0f} s for "
-                f"{self.missing}; after {self._deadline_s:g} s that is an error",
-                RuntimeWarning,
-                stacklevel=2,
+                f"{self.missing}; after {self._deadline_s:g} s that is an error"
             )
 
     def late(self) -> str:

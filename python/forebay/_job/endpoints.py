@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-import warnings
 from typing import Any
 
 from forebay import _native
@@ -18,6 +17,7 @@ from forebay._core import ForebayError, option_error
 from forebay._job.channel import Channel
 from forebay._job.rank0 import INTERFACE_VARIABLE
 from forebay._job.rank_info import RankInfo
+from forebay._warn import warn
 
 _NAME_BYTES = 64
 _PROBLEM_BYTES = 256
@@ -74,11 +74,9 @@ def meet(
         raise option_error(f"rank {rank}, which leads its node: {problem}")
     leaders = sorted({one[0] for one in everyone})
     if len(leaders) > _native.MAX_NODES and rank_info.rank == leaders[0]:
-        warnings.warn(
+        warn(
             f"the job has {len(leaders)} nodes, and at most {_native.MAX_NODES} are linked: "
-            "none of them hears of deaths on another one",
-            RuntimeWarning,
-            stacklevel=4,
+            "failures on other nodes are not reported"
         )
     if listener is None or not 1 < len(leaders) <= _native.MAX_NODES:
         return None, None

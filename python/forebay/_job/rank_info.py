@@ -24,13 +24,19 @@ class RankInfo:
     """The facts of a rank and its job that the engine needs, and their source."""
 
     rank: int
+    """Rank of this process in the job, counted from 0."""
     size: int
+    """Ranks of the job."""
     local_ranks: tuple[int, ...]
+    """Ranks of this node, in ascending order."""
     node: str
+    """Name of the node: what its ranks have in common."""
     job: str
+    """Name of the job: what all its ranks have in common."""
     channel: Channel | None = field(default=None, repr=False)
     """The channel of the job over MPI."""
     source: str
+    """Where these facts come from, for example `torchrun`."""
     launcher: str | None = None
     """Environment variable with the rank; empty if one process started all ranks of the node."""
     address: str | None = None

@@ -21,7 +21,6 @@ import resource
 import select
 import socket
 import time
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -43,6 +42,7 @@ from forebay._job.connection import Connection, Kind, PendingPeer, connect, job_
 from forebay._job.processes import Processes
 from forebay._job.rank0 import Rank0Address, find_rank0
 from forebay._job.rank_info import RankInfo
+from forebay._warn import warn
 
 # How long ranks wait for each other before the job goes on without a channel [s].
 JOIN_WITHIN_S = 60.0
@@ -110,12 +110,10 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
     except _NoChannelError as error:
         _unlinked.add((rank_info.job, rank_info.rank))
         if rank_info.rank == rank_info.local_ranks[0]:
-            warnings.warn(
+            warn(
                 f"the nodes of this job are not linked: {error}; deaths of ranks on other nodes are not reported here, "
                 "options are not compared with theirs, and nodes take no turns at reading "
-                "(FOREBAY_JOB_ADDRESS=host:port says where rank 0 listens, FOREBAY_JOB_ADDRESS=none links no nodes)",
-                RuntimeWarning,
-                stacklevel=4,
+                "(FOREBAY_JOB_ADDRESS=host:port says where rank 0 listens, FOREBAY_JOB_ADDRESS=none links no nodes)"
             )
         return None
 
@@ -416,11 +414,9 @@ class _JoinWait:
             raise _NoChannelError(f"rank {self._rank} has waited in vain for {missing}")
         if now > self._warn_at and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{_JOINING}: rank {self._rank} waits for {missing}; in {self._join_by - now:.0f} s it goes on without "
-                "links between the nodes",
-                RuntimeWarning,
-                stacklevel=2,
+                "links between the nodes"
             )
 
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 
 from forebay._core import option_error
@@ -35,6 +34,7 @@ from forebay._job.mpi_launch import from_mpi, from_mpi_library
 from forebay._job.rank_info import RankInfo, alone, single
 from forebay._job.slurm import from_slurm
 from forebay._job.torchrun import from_torch, from_torchrun
+from forebay._warn import warn
 
 __all__ = ["RankInfo", "World", "identify"]
 
@@ -111,12 +111,10 @@ def _alone(environment: Mapping[str, str]) -> RankInfo:
     for name, least in _OTHER_LAUNCHERS.items():
         value = environment.get(name, "")
         if value.isascii() and value.isdigit() and int(value) >= least:
-            warnings.warn(
+            warn(
                 f"{name}={value}: a launcher that is not known started several processes; each of them is alone here "
                 'and delivers the whole data set (world="mpi" asks the MPI library for the ranks, '
-                'forebay.World(...) states them, world="single" means this)',
-                RuntimeWarning,
-                stacklevel=4,
+                'forebay.World(...) states them, world="single" means this)'
             )
             break
     return single("no launcher found")

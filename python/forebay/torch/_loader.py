@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from forebay._adapters.loaders import Source, loader_for
 from forebay._core import option_error
 from forebay._iteration import Position
 from forebay._samples.crew import Crew
+from forebay._warn import warn
 from forebay.loader import Loader
 from forebay.torch._ahead import Consumed, CopyIteration, Reader
 from forebay.torch._tensors import Tensors
@@ -98,6 +98,12 @@ def _device(device: Any) -> Any:
             f'device="{found}": torch finds no CUDA device',
             "torch.cuda.is_available() is False: leave device= out, or install torch for CUDA and its driver",
         )
+    try:
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise option_error(
+            f'device="{found}": torch cannot use it: {error}', "leave device= out, or install torch for it"
+        ) from error
     return found
 
 
@@ -108,9 +114,7 @@ def _pins(device: Any, pin_memory: bool | None) -> bool:
     if pin_memory is None:
         return has_cuda and (device is None or device.type == "cuda")
     if pin_memory and not has_cuda:
-        warnings.warn(
-            "pin_memory=True has no effect: torch finds no CUDA device", RuntimeWarning, stacklevel=3
-        )
+        warn("pin_memory=True has no effect: torch finds no CUDA device")
     return pin_memory and has_cuda
 
 
@@ -328,11 +332,9 @@ def _numbered(device: Any) -> Any:
         return device
     current, local_rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "")
     if local_rank.isdecimal() and current != int(local_rank) < torch.cuda.device_count():
-        warnings.warn(
+        warn(
             f'device="cuda" is cuda:{current} in the process with LOCAL_RANK={local_rank}; '
-            f'call torch.cuda.set_device({local_rank}) first, or give device="cuda:{local_rank}"',
-            RuntimeWarning,
-            stacklevel=4,
+            f'call torch.cuda.set_device({local_rank}) first, or give device="cuda:{local_rank}"'
         )
     return torch.device("cuda", current)
 
