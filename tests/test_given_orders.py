@@ -127,6 +127,24 @@ def test_a_state_is_of_a_number_of_ids(opened):
         loader.load_state_dict(state)
 
 
+def test_a_state_is_of_the_same_weights(opened):
+    make = functools.partial(forebay.Loader, opened("npy"), 5, memory=MEMORY)
+    ones, twos, function = Weighted(np.ones(SAMPLES)), Weighted(np.arange(SAMPLES)), np.arange(SAMPLES)
+    states = {}
+    for name, order in {"ones": ones, "function": lambda _: function}.items():
+        with make(order=order) as loader:
+            next(iter(loader))
+            states[name] = loader.state_dict()
+            assert loader.state_at((0, 0)) == states[name]
+            loader.load_state_dict(states[name])
+    for order, state in [(twos, "ones"), (ones, "function"), (lambda _: function, "ones")]:
+        with (
+            make(order=order) as loader,
+            pytest.raises(forebay.OptionError, match=r"digest of the weights is .* in the state and .* in"),
+        ):
+            loader.load_state_dict(states[state])
+
+
 def test_nodes_with_other_weights_are_refused(pool, opened):
     weights = [np.ones(SAMPLES), np.arange(SAMPLES)]
     options = [{"batch_size": 4, "memory": MEMORY, "order": Weighted(one)} for one in weights]

@@ -10,9 +10,9 @@ their numbers are others (:mod:`forebay._samples.rng`, docs/decode.md).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay._core import option_error
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Given", "Weighted"]
+    from forebay import _native
+
+__all__ = ["Given", "GivenStates", "Weighted"]
 
 _COUNTER = 3 << 128
 
@@ -63,6 +65,38 @@ class Given:
         _check_samples("Given", self.samples)
         if not isinstance(self.repeats, bool):
             raise option_error(f"forebay.Given: repeats=: expected True or False, found {self.repeats!r}")
+
+
+class GivenStates:
+    """The states of a loader with an order that the script gives: they name its weights.
+
+    Of a function nothing can be compared.
+    """
+
+    __slots__ = ("_states", "_weights")
+
+    def __init__(self, states: _native.OrderState, weights: Weighted | None) -> None:
+        self._states = states
+        self._weights = {} if weights is None else {"weights": weights.digest}
+
+    def at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state after a number of steps of an epoch."""
+        return {**self._states.at(epoch, step), **self._weights}
+
+    def behind(self, position: tuple[int, int]) -> dict[str, Any]:
+        """Return the state after the batch at a position."""
+        return {**self._states.behind(position), **self._weights}
+
+    def resume(self, state: Mapping[str, Any]) -> tuple[int, int, dict[str, Any] | None]:
+        """Return where a state continues, and what the loader has to take over."""
+        found = self._states.resume(state)
+        here, there = self._weights.get("weights"), state.get("weights")
+        if here != there:
+            raise option_error(
+                f"load_state_dict: the digest of the weights is {there!r} in the state and {here!r} in this loader",
+                "make the loader with the forebay.Weighted of the state; None is an order without weights",
+            )
+        return found
 
 
 class Weighted:
@@ -108,9 +142,9 @@ class Weighted:
                 f"forebay.Weighted: expected weights with a finite sum above 0, found {self._ends[-1]}"
             )
         _check_samples("Weighted", samples)
-        self.samples = len(values)
+        self.samples: int = len(values)
         """Samples of the data set."""
-        self.draws = self.samples if samples is None else samples
+        self.draws: int = self.samples if samples is None else samples
         """Ids of an epoch."""
 
     def __repr__(self) -> str:

@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay import _core, _native
-from forebay._core import ForebayError, OptionError, option_error
+from forebay._core import ForebayError, OptionError, not_the_end, option_error
 from forebay._explain import lines
-from forebay._given_order import Given, Weighted
+from forebay._given_order import Given, GivenStates, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
@@ -130,7 +130,8 @@ class Loader:
         array of integers, the same on every rank; with :class:`Given`, a part of them, or some more
         than once. :class:`Weighted` draws samples by weights. Default ``"group"``.
     name : str
-        Name of the loader within the job; each loader that lives at the same time needs its own.
+        Name of the loader within the job, for messages and the comparison of options between ranks.
+        Give loaders that live at the same time different names.
         Default ``"train"``.
     seed : int
         Seed of all shuffles, together with the epoch; 0 to 2**64 - 1. Default 0.
@@ -409,7 +410,10 @@ class Loader:
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
         self._check_weights(engine)
-        self._steps, self._states = engine.steps, engine.order_state
+        self._steps = engine.steps
+        self._states: _native.OrderState | GivenStates = engine.order_state
+        if self._order_function is not None:
+            self._states = GivenStates(engine.order_state, self._weighted)
         if (pipeline := self._pipeline) is not None:
             threads = self._options["threads"] or engine.cores
             buffers = engine.config()["memory"]["batch_buffers"]
@@ -440,7 +444,11 @@ class Loader:
 
     @property
     def world(self) -> RankInfo:
-        """The rank of this process in the job, and the source of these facts."""
+        """Facts of this process and its job.
+
+        They are ``rank``, ``size`` of the job, ``local_rank``, ``local_ranks`` of the node, the
+        names ``node`` and ``job``, and ``source``: where these facts come from.
+        """
         return self._rank_info
 
     @property
@@ -568,7 +576,10 @@ class Loader:
             self._engine.leave(iteration)
 
     def _explicit_ids(self, order: OrderFunction, epoch: int) -> Indices:
-        ids = np.asarray(order(epoch))
+        try:
+            ids = np.asarray(order(epoch))
+        except StopIteration as error:
+            raise not_the_end(error) from error
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
                 f"order given, epoch {epoch}: an array of {ids.dtype} with {ids.ndim} dimensions, "
