@@ -33,6 +33,17 @@ from datasets.iterable_dataset import _BaseExamplesIterable  # noqa: E402
 __all__ = ["LoaderSamples", "dataset"]
 
 
+class _OneShard(int):
+    """The shard of a loader whose ranks share the samples.
+
+    ``split_dataset_by_node`` would give each node a part of what is a part already. As the shard
+    counts as divisible, it calls :meth:`LoaderSamples.shard_data_sources`, which refuses.
+    """
+
+    def __mod__(self, _: int) -> int:
+        return 0
+
+
 class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
     """The samples or batches of a loader; :func:`dataset` makes a data set of one.
 
@@ -91,7 +102,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
     @property
     def num_shards(self) -> int:
         """One: the ranks of the loader share the samples among themselves."""
-        return 1
+        return _OneShard(1) if self.loader.world.size > 1 else 1
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> Self:
         """Return the same samples: ``order=`` of the loader shuffles."""
@@ -108,7 +119,8 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         if num_shards > 1:
             raise option_error(
                 f"forebay.huggingface: expected one reader of the loader, found {num_shards}",
-                "DataLoader(num_workers=0): the loader has threads of its own, and its ranks share the samples",
+                "leave out split_dataset_by_node, as the ranks of the loader share the samples, and pass "
+                "DataLoader(num_workers=0), as it has threads",
             )
         return self
 

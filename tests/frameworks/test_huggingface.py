@@ -193,6 +193,23 @@ def test_tensors_come_with_the_format_of_torch(path, options):
     assert tuple(found["pixels"].shape) == (2, 3)
 
 
+def test_a_part_of_a_rank_is_not_split_by_node(path, options, monkeypatch):
+    from datasets.distributed import split_dataset_by_node
+
+    # The first of two nodes, which goes on without the other.
+    monkeypatch.setenv("FOREBAY_JOB_ADDRESS", "none")
+    world = forebay.World(rank=0, size=2, local_rank=0, local_size=1, node=0, job="split")
+    found = forebay.huggingface.dataset(path, 8, **options | {"world": world})
+    whole = len(list(found))
+    assert whole < ROWS
+    for part in (found, found.map(lambda sample: sample)):
+        with pytest.raises(forebay.OptionError, match="leave out split_dataset_by_node"):
+            list(split_dataset_by_node(part, rank=0, world_size=2))
+    alone = forebay.huggingface.dataset(path, 8, **options)
+    parts = [list(split_dataset_by_node(alone, rank=rank, world_size=2)) for rank in range(2)]
+    assert sum(map(len, parts)) == ROWS
+
+
 def test_a_loader_has_one_reader(path, options):
     torch = pytest.importorskip("torch")
     found = forebay.huggingface.dataset(path, 8, **options)
