@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import forebay
-from tables import (
+from table_files import (
     COLUMNS,
     ROWS,
     UNREADABLE,
@@ -19,6 +19,7 @@ from tables import (
 )
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -45,6 +46,24 @@ def test_all_columns_of_several_files_come_out_together(tmp_path, order, compres
     dataset = forebay.open(tmp_path / "part-*.arrow")
     assert list(dataset.fields) == flat(table).column_names
     assert_equal(walk(dataset, order), table)
+
+
+@pytest.mark.parametrize("write", ["arrow", "parquet"])
+def test_shards_with_other_units_of_time_are_refused(tmp_path, write, says):
+    types = {"a": pa.time32("s"), "b": pa.time32("ms"), "c": pa.date32(), "d": pa.int32()}
+    if write == "parquet":
+        types = {"a": pa.time32("ms"), "c": pa.date32(), "d": pa.int32()}
+    for name, kind in types.items():
+        table = pa.table({"when": pa.array([1, 2, 3], pa.int32()).cast(kind)})
+        if write == "arrow":
+            write_arrow(tmp_path / f"{name}.arrow", table, "file", None, rows=7)
+        else:
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+    paths = [tmp_path / f"{name}.{write}" for name in types]
+    assert len(forebay.open([paths[0]])) == 3
+    for path in paths[1:]:
+        with says(forebay.FormatError, path):
+            len(forebay.open([paths[0], path]))
 
 
 def test_shards_may_differ_in_their_compression(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import forebay
-from tables import assert_equal, plain_table, walk, write_arrow
+from table_files import assert_equal, plain_table, walk, write_arrow
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import forebay
-from tables import COLUMNS, ROWS, UNREADABLE, assert_equal, outcomes_of_damage, plain_table, walk
+from table_files import COLUMNS, ROWS, UNREADABLE, assert_equal, outcomes_of_damage, plain_table, walk
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -54,6 +54,12 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// What the integers of each column count, where their type does not say; empty where no column
+    /// has such integers.
+    fn units(&self) -> Vec<Option<&'static str>> {
+        Vec::new()
+    }
+
     /// Number of records, excluded ones included; `None` if the headers do not say.
     fn entries(&self) -> Option<u64> {
         None
@@ -118,7 +124,10 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// the error. `summary` is that of the scans of all files, `excluded` the names of records that
     /// are not samples.
     fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {
-        let _ = (summary, excluded);
+        let _ = summary;
+        if !excluded.is_empty() {
+            return (format!("only what is not a sample: {}", excluded.join(", ")), String::new());
+        }
         ("no sample in any file".to_owned(), String::new())
     }
 

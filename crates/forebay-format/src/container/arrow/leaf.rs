@@ -16,6 +16,8 @@ pub(super) struct Leaf {
     pub(super) field: Field,
     /// From the outermost to the values.
     pub(super) levels: Vec<Level>,
+    /// What its integers count, where their type does not say.
+    pub(super) unit: Option<&'static str>,
 }
 
 /// One of the nested arrays of a column.
@@ -143,9 +145,9 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
                 return Err("a dictionary in lists, or of lists or structures".to_owned());
             }
             let values = Box::new(column(&numbered[0], name, &[])?);
-            let field = values.field.clone();
+            let (field, unit) = (values.field.clone(), values.unit);
             push(LevelKind::Dictionary { index: *index, values, buffers });
-            return Ok(Leaf { field, levels });
+            return Ok(Leaf { field, levels, unit });
         }
         match kind {
             Kind::FixedList { length } => {
@@ -167,13 +169,13 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
             }
             Kind::Struct => return Err("lists of structures".to_owned()),
             Kind::Other { name, .. } => return Err(format!("type {name}")),
-            Kind::Fixed { dtype, numpy, item_bytes } => {
+            Kind::Fixed { dtype, numpy, item_bytes, unit } => {
                 push(LevelKind::Fixed { item_bytes: u64::from(*item_bytes) });
-                break Some((*dtype, numpy.clone(), u64::from(*item_bytes)));
+                break Some((*dtype, numpy.clone(), u64::from(*item_bytes), *unit));
             }
             Kind::Bool => {
                 push(LevelKind::Bool);
-                break Some((Some(Dtype::Bool), None, 1));
+                break Some((Some(Dtype::Bool), None, 1, None));
             }
             Kind::Binary { is_large } => {
                 push(LevelKind::Binary { is_large: *is_large });
@@ -184,10 +186,14 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
     if is_ragged && !axes.is_empty() {
         return Err("lists of arrays".to_owned());
     }
-    let Some((dtype, numpy, item_bytes)) = values else {
+    let Some((dtype, numpy, item_bytes, unit)) = values else {
         let is_plain = !is_ragged && axes.is_empty();
         let field = Field::new(name, Dtype::Uint8, Layout::Ragged);
-        return if is_plain { Ok(Leaf { field, levels }) } else { Err("lists of strings".to_owned()) };
+        return if is_plain {
+            Ok(Leaf { field, levels, unit: None })
+        } else {
+            Err("lists of strings".to_owned())
+        };
     };
     if let Some(shape) = shape.take() {
         if shape.iter().product::<u64>() != axes.iter().product::<u64>() {
@@ -209,7 +215,7 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
     };
     let is_small =
         field.layout == Layout::Ragged || field.sample_bytes().is_some_and(|bytes| bytes < 1 << 40);
-    if is_small { Ok(Leaf { field, levels }) } else { Err(format!("shape of {:?}", field.layout)) }
+    if is_small { Ok(Leaf { field, levels, unit }) } else { Err(format!("shape of {:?}", field.layout)) }
 }
 
 /// The shape that an extension type declares for nested lists.

@@ -129,6 +129,10 @@ impl Container for ArrowFile {
         Ok(self.leaves.iter().map(column).collect())
     }
 
+    fn units(&self) -> Vec<Option<&'static str>> {
+        self.leaves.iter().map(|leaf| leaf.unit).collect()
+    }
+
     fn add_to(
         &self,
         writer: &mut Writer,

@@ -39,6 +39,8 @@ pub(super) enum Kind {
         dtype: Option<Dtype>,
         numpy: Option<String>,
         item_bytes: u32,
+        /// What an integer counts, where its type does not say: days, or a unit of time.
+        unit: Option<&'static str>,
     },
     Bool,
     /// Byte strings and text; `is_large`: offsets of 8 bytes, not 4.
@@ -142,9 +144,13 @@ fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
         let unit = usize::try_from(details.i16(0, default)?).ok();
         unit.and_then(|unit| TIME_UNITS.get(unit)).copied().ok_or(Malformed("an unknown unit of time"))
     };
-    let own =
-        |dtype: Dtype| Kind::Fixed { dtype: Some(dtype), numpy: None, item_bytes: dtype.item_bytes() as u32 };
-    let numpy = |name: String, item_bytes| Kind::Fixed { dtype: None, numpy: Some(name), item_bytes };
+    let counts = |dtype: Dtype, unit| {
+        let item_bytes = dtype.item_bytes() as u32;
+        Kind::Fixed { dtype: Some(dtype), numpy: None, item_bytes, unit }
+    };
+    let own = |dtype: Dtype| counts(dtype, None);
+    let numpy =
+        |name: String, item_bytes| Kind::Fixed { dtype: None, numpy: Some(name), item_bytes, unit: None };
     let other = |name, buffers| Kind::Other { name, buffers, has_variadic: false };
     let length = || u64::try_from(details.i32(0, 0)?).map_err(|_| Malformed("a negative length"));
     Ok(match code {
@@ -170,11 +176,11 @@ fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
         6 => Kind::Bool,
         7 => other("decimal", 2),
         // Days are int32: numpy counts them in 8 bytes.
-        8 if details.i16(0, 1)? == 0 => own(Dtype::Int32),
+        8 if details.i16(0, 1)? == 0 => counts(Dtype::Int32, Some("days")),
         8 => numpy("<M8[ms]".to_owned(), 8),
         9 => match details.i32(1, 32)? {
-            32 => own(Dtype::Int32),
-            64 => own(Dtype::Int64),
+            32 => counts(Dtype::Int32, Some(unit(1)?)),
+            64 => counts(Dtype::Int64, Some(unit(1)?)),
             _ => return Err(Malformed("a time of odd width")),
         },
         10 => numpy(format!("<M8[{}]", unit(0)?), 8),

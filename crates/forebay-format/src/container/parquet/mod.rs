@@ -219,6 +219,11 @@ impl Container for ParquetFile {
         Ok(self.columns.iter().map(column).collect())
     }
 
+    fn units(&self) -> Vec<Option<&'static str>> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        self.columns.iter().map(|field| schema::unit(&schema.column(field.number))).collect()
+    }
+
     fn entries(&self) -> Option<u64> {
         u64::try_from(self.metadata.file_metadata().num_rows()).ok()
     }

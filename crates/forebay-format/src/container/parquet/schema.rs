@@ -5,7 +5,7 @@
 
 use forebay_types::{Dtype, Field, Layout};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
-use parquet::schema::types::{SchemaDescriptor, Type};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type};
 
 use crate::container::arrow::ArrowFields;
 
@@ -183,6 +183,21 @@ fn is_encoded_file(group: &Type) -> bool {
     let is_null = |field: &Type| field.get_basic_info().logical_type_ref() == Some(&LogicalType::Unknown);
     named("bytes").is_some_and(|field| is_binary(field))
         && named("path").is_some_and(|field| is_binary(field) || is_null(field))
+}
+
+/// What the integers of a column count, where their type does not say: days, or a unit of time.
+pub(super) fn unit(column: &ColumnDescriptor) -> Option<&'static str> {
+    match (column.logical_type_ref(), column.converted_type()) {
+        (Some(LogicalType::Date), _) | (None, ConvertedType::DATE) => Some("days"),
+        (Some(LogicalType::Time(time)), _) => Some(match time.unit {
+            TimeUnit::MILLIS => "ms",
+            TimeUnit::MICROS => "us",
+            TimeUnit::NANOS => "ns",
+        }),
+        (None, ConvertedType::TIME_MILLIS) => Some("ms"),
+        (None, ConvertedType::TIME_MICROS) => Some("us"),
+        _ => None,
+    }
 }
 
 /// Type, numpy's name for it, and length of a value [bytes]; 0 for byte strings.
