@@ -48,6 +48,19 @@ def test_several_paths_and_patterns_are_shards_of_one_dataset(tmp_path):
     assert turned.fingerprint != whole.fingerprint
 
 
+def test_a_file_that_is_given_twice_is_warned_of(tmp_path):
+    path = tmp_path / "0.lmdb"
+    support.write_lmdb(path, [support.record(number, 100) for number in range(5)], subdir=False)
+    (tmp_path / "1.lmdb").symlink_to(path)
+    for paths in ([path, path], str(tmp_path / "*.lmdb"), [path, tmp_path / "x" / ".." / "0.lmdb"]):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.warns(RuntimeWarning, match="given more than once") as told:
+            assert len(forebay.open(paths)) == 10
+        assert len(told) == 1
+        # It points to this line, not to one of the package.
+        assert told[0].filename == __file__
+
+
 def test_a_dataset_can_be_pickled_for_spawned_processes(small_lmdb):
     dataset = forebay.open(small_lmdb, schema="raw")
     again = pickle.loads(pickle.dumps(dataset))
@@ -116,6 +129,7 @@ def test_a_path_that_is_no_utf8_comes_back_and_can_be_pickled(tmp_path):
         ({"record_bytes": "8"}, ("record_bytes=", 1, 8)),
         ({"record_bytes": 8, "header_bytes": -1}, ("header_bytes=", 0)),
         ({"format": "raw", "fields": {}}, ("fields=",)),
+        ({"fields": []}, ("fields=",)),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(tmp_path, options, values, says):

@@ -43,6 +43,21 @@ def test_saved_row_numbers_select_the_rows(tmp_path):
     assert_equal(walk(forebay.open(directory)), table.take([30, 2, 7]))
 
 
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [([30, 2, 30], "expected each row once, found 30 more than once"), ([30, 10**6], "found 1000000")],
+)
+def test_row_numbers_that_no_selection_has_are_refused_with_their_file(tmp_path, rows, found):
+    directory = save(tmp_path / "saved", [plain_table()], _indices_files=[{"filename": "indices.arrow"}])
+    numbers = pa.table({"indices": pa.array(rows, pa.uint64())})
+    write_arrow(directory / "indices.arrow", numbers, "stream", None, rows=10)
+    with pytest.raises(
+        forebay.FormatError, match=r"indices\.arrow: row numbers of datasets: expected"
+    ) as caught:
+        forebay.open(directory)
+    assert found in str(caught.value)
+
+
 def test_several_splits_are_named(tmp_path, says):
     for split in ("train", "test"):
         save(tmp_path / "both" / split, [plain_table()])

@@ -89,7 +89,7 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     for one in given:
         text = os.fspath(one) if isinstance(one, os.PathLike) else one
         if not isinstance(text, str) or not text:
-            raise option_error(f"forebay.open: expected a path, or a list of paths, as text; found {text!r}")
+            raise option_error(f"forebay.open: expected a string or path, or a list of these; found {text!r}")
         if "\0" in text:
             raise option_error(f"forebay.open: expected a path, found {text!r} with a zero byte")
         address = _ADDRESS.match(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
-from forebay._core import StorageError, option_error
+from forebay._core import FormatError, StorageError, option_error
 from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay._sample_ids import SomeIds, index_error, sample_ids
@@ -112,7 +112,7 @@ def open(
     paths, indices = _files(expand(path), options["format"])
     found = Dataset(paths, fields=names, sample_axis=axis, **arguments)
     if indices:
-        found = found.select(_row_numbers(indices))
+        found = found.select(_row_numbers(indices, len(found)))
     if database is not None and found.format != "lmdb":
         raise option_error(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
@@ -131,10 +131,24 @@ def _files(paths: list[str], format: str | None) -> tuple[list[str], list[str]]:
     return (paths, []) if found is None else (found.paths, found.indices)
 
 
-def _row_numbers(paths: list[str]) -> Any:
-    """Return the row numbers that files of the library datasets hold."""
-    numbers = Dataset(paths, fields=["indices"], sample_axis="auto", format="arrow")
-    return numbers.read(range(len(numbers)))["indices"].astype("int64")
+def _row_numbers(paths: list[str], rows: int) -> Any:
+    """Return the row numbers that files of the library datasets hold, each below ``rows``."""
+    import numpy as np
+
+    indices = Dataset(paths, fields=["indices"], sample_axis="auto", format="arrow")
+    numbers = indices.read(range(len(indices)))["indices"]
+    where = f"{', '.join(paths)}: row numbers of datasets"
+    if len(beyond := numbers[numbers >= rows]):
+        raise FormatError(
+            f"{where}: expected numbers below {rows}, the rows of the data files; found {beyond[0]}"
+        )
+    found, counts = np.unique(numbers, return_counts=True)
+    if len(found) < len(numbers):
+        raise FormatError(
+            f"{where}: expected each row once, found {found[counts > 1][0]} more than once\n"
+            "hint: flatten_indices() before save_to_disk() writes repeated rows as rows"
+        )
+    return numbers.astype(np.int64)
 
 
 def _axis(sample_axis: object) -> str:
@@ -169,6 +183,8 @@ def _names(fields: Any) -> list[str]:
             'types and shapes are told of raw files only: format="raw"',
         )
     names = list(fields)
+    if not names:
+        raise option_error("forebay.open: fields= names no field", "leave it out for all fields")
     for name in names:
         _check_text("fields", name)
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -393,7 +409,9 @@ class Dataset:
         StorageError
             If a sample cannot be read, or a file was replaced since it was opened.
         """
-        if threads is not None and (isinstance(threads, bool) or operator.index(threads) < 1):
+        if threads is not None and (
+            isinstance(threads, bool) or not hasattr(threads, "__index__") or operator.index(threads) < 1
+        ):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
         numbers = sample_ids(ids, len(self), self)
         values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
