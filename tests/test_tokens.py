@@ -268,6 +268,9 @@ def test_files_that_contradict_the_caller_are_refused(tmp_path):
     np.save(tmp_path / "two.npy", np.zeros((3, 4), "i4"))
     with pytest.raises(forebay.FormatError, match="more than one axis"):
         forebay.tokens(tmp_path / "two.npy", 4)
+    np.save(tmp_path / "big.npy", np.zeros(4, ">u2"))
+    with pytest.raises(forebay.FormatError, match="no integers of this machine is not supported: >u2"):
+        forebay.tokens(tmp_path / "big.npy", 4)
     np.save(tmp_path / "float.npy", np.zeros(4, "f4"))
     with pytest.raises(forebay.FormatError, match="no integers"):
         forebay.tokens(tmp_path / "float.npy", 4)

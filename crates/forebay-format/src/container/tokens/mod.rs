@@ -150,8 +150,12 @@ fn look(input: &Input) -> Result<Found, Error> {
     let count = input.read_most(0, &mut magic)?;
     if count == magic.len() && magic == MAGIC {
         let (array, header) = Array::read(input, 0..input.bytes(), "npy", SampleAxis::First)?;
-        let ItemKind::Number(dtype) = array.item.kind else {
-            return Err(input.unsupported("tokens that are no integers", format!("{:?}", array.item), ""));
+        let dtype = match array.item.kind {
+            ItemKind::Number(dtype) => dtype,
+            ItemKind::Described(found) => {
+                let hint = "numpy's astype makes integers in the byte order of this machine";
+                return Err(input.unsupported("tokens that are no integers of this machine", found, hint));
+            }
         };
         if array.shape.len() != 1 {
             let found = format!("an array of shape {:?}", array.shape);
