@@ -223,7 +223,7 @@ impl StateError {
                 "the state is not as state_dict() wrote it; take that of another checkpoint"
             }
             Self::Differs { key: "fingerprint", .. } => {
-                "the data set has changed since the state was written"
+                "the data set has changed since the state was written, or fields= or the selection is another"
             }
             Self::Differs { key: "mixture", .. } => {
                 "make the loader with forebay.mix of the same sources, weights and stop="
