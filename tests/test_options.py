@@ -175,6 +175,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("tiers", [":1GiB"], ("tiers=", ":1GiB")),
         ("tiers", [{"path": "/\udcff", "size": "1GiB"}], ("tiers=",)),
         ("tiers", [{"path": "/scratch", "size": "1GiB", "keep": 1}], ("tiers=", "Tier(keep=)", 1)),
+        ("order", forebay.Group, ("order=", "Group")),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):

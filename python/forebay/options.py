@@ -470,7 +470,7 @@ def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
 
 def _order(name: str, value: object) -> str | _OrderKind | Given | Weighted | Callable[[int], Any]:
     """Accept a name, an order, a function, ``group:samples=512,window=4``, or a TOML table."""
-    if isinstance(value, _OrderKind | Given | Weighted) or callable(value):
+    if isinstance(value, _OrderKind | Given | Weighted) or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, Mapping):
         details = dict(value)
