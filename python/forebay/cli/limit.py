@@ -62,7 +62,7 @@ def command(
     """Measure the read rate of a file in MiB/s, by access kind and block size.
 
     PATH is a file, or a directory, of which the largest file is read. Cached bytes come from the
-    page cache; the kind `direct` bypasses it, and --cold drops the file from it first.
+    page cache; the kind `direct` bypasses it, and --cold drops the file from the page cache first.
     """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, print_table, progress

@@ -75,7 +75,7 @@ def start(memory: int | None, idle: float, foreground: bool, as_json: bool) -> N
 @command.command("status")
 @as_json
 def status(as_json: bool) -> None:
-    """Print the shares that the daemon keeps, their memory, and who uses them."""
+    """Print the shares that the daemon keeps, their memory, and the processes that use them."""
     from forebay.cli.output import print_json
     from forebay.tools.store import status as ask
 

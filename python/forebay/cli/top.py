@@ -22,7 +22,7 @@ _HEADER = ("source or tier", "opens", "served", "kept off", "rate", "copies", "t
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     metavar="S",
-    help="Seconds between two looks.  [default: 1]",
+    help="Seconds between refreshes.  [default: 1]",
 )
 @as_json
 def command(once: bool, interval: float, as_json: bool) -> None:

@@ -59,7 +59,7 @@ OPTIONS = (
         "--fetch",
         "fetch",
         "whole: read a file as a whole when the program first opens it. none: copy nothing but what "
-        "the program reads.  [default: what it reads, and small rests]",
+        "the program reads.  [default: also up to 5 % of the files that it opens]",
         "whole|none",
         choices=("whole", "none"),
     ),
