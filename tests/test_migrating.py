@@ -65,6 +65,8 @@ def test_the_code_to_write_instead_runs(text, data, daemon):
         steps.append(images.shape)
 
     smaller = text.replace("90", "2").replace("{0000..0131}", "{0000..0001}").replace("200GiB", "16MiB")
+    # Only LitData writes its directories: a file with the same fields stands for it.
+    smaller = smaller.replace('"train", 64', '"train.npz", 64')
     exec(
         compile(smaller.replace("/scratch/me", str(data.parent / "scratch")), "docs/migrating.md", "exec"),
         {"step": step},

@@ -603,7 +603,8 @@ class Loader:
         dict
             Integers and strings: ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step``
             (batches delivered), ``global_batch``, ``lanes``, ``group_samples``, ``group_window``
-            and ``fingerprint`` (of the data set); ``mixture`` for a :class:`Mixture`.
+            and ``fingerprint`` (of the data set); ``mixture`` for a :class:`Mixture`, ``weights``
+            (their digest) for :class:`Weighted`, and parameters of some other orders.
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)
