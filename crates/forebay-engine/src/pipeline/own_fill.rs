@@ -24,9 +24,10 @@ use crate::pipeline::sample::Scratch;
 use crate::pipeline::session::Session;
 use crate::shm::counters::{Counter, count};
 
-/// Processor time of a script between two batches up to which nothing can be filled meanwhile that
-/// would be worth waking a thread.
-const BRIEF: Duration = Duration::from_micros(50);
+/// Processor time of a script between two batches up to which no thread is woken to fill the next
+/// one: what it computes on the same core delays that thread as well. Only where it waits busily
+/// for an accelerator could a batch be filled meanwhile, which takes no longer than this.
+const BRIEF: Duration = Duration::from_micros(500);
 
 /// See the module header.
 #[derive(Default)]
