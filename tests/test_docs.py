@@ -197,3 +197,19 @@ def test_no_snapshot_is_left_over():
     for path in snapshot.DIRECTORY.rglob("*.txt"):
         words = path.stem.rpartition("-")[2] if path.parent.name == "recipe" else path.stem
         assert path.parent.name == "messages" or f"{words}" in texts, path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped_at_100_columns(page):
+    """Tables, code, what the benches write, and words that cannot be broken may be longer."""
+    text = re.sub(
+        r"^```.*?^```$|<!-- table: .*?<!-- end -->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    long = [
+        line
+        for line in text.splitlines()
+        if len(line) > 100
+        and not line.startswith(("|", "    "))
+        and " " in re.sub(r"`[^`]*`", "", line)[:100].strip()
+    ]
+    assert not long
