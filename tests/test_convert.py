@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -405,7 +406,8 @@ def test_arrays_come_back_from_every_format(tmp_path, table, between):
 
 def test_the_command_converts_several_shards_and_chosen_fields(tmp_path, capsys, table):
     path, arrays = table
-    assert forebay.cli.main(["convert", str(path), str(path), str(tmp_path / "x.npy"), "--field", "x"]) == 0
+    other = shutil.copy(path, tmp_path / "other.npz")
+    assert forebay.cli.main(["convert", str(path), str(other), str(tmp_path / "x.npy"), "--field", "x"]) == 0
     assert np.array_equal(np.load(tmp_path / "x.npy"), np.concatenate([arrays["x"]] * 2))
     told = capsys.readouterr()
     assert "samples  74" in told.out

@@ -13,6 +13,7 @@ from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay._sample_ids import SomeIds, index_error, sample_ids
 from forebay._selection import Ids, checked_ids, split_ids
+from forebay._warn import warn
 from forebay.decode import Decoder, decoders_json
 from forebay.options import resolve
 
@@ -111,6 +112,7 @@ def open(
         names = _names(fields)
     paths, indices = _files(expand(path), options["format"])
     found = Dataset(paths, fields=names, sample_axis=axis, **arguments)
+    warn_of_repeated(found)
     if indices:
         found = found.select(_row_numbers(indices, len(found)))
     if database is not None and found.format != "lmdb":
@@ -118,6 +120,12 @@ def open(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
         )
     return found
+
+
+def warn_of_repeated(dataset: Dataset) -> None:
+    """Warn of files that were given more than once."""
+    if (text := dataset.native.repeated_files()) is not None:
+        warn(text)
 
 
 def _files(paths: list[str], format: str | None) -> tuple[list[str], list[str]]:

@@ -150,6 +150,11 @@ impl Dataset {
         self.source.dataset().shards().iter().map(|shard| shard.path.clone().into_os_string()).collect()
     }
 
+    /// A warning of files that were given more than once; the sources of a mixture may share files.
+    fn repeated_files(&self) -> Option<String> {
+        self.source.dataset().repeated_files()
+    }
+
     #[getter]
     fn fingerprint(&self) -> String {
         self.source.fingerprint()

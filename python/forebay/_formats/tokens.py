@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from forebay._core import option_error
 from forebay._paths import PathLike, expand
-from forebay.dataset import Dataset
+from forebay.dataset import Dataset, warn_of_repeated
 
 __all__ = ["TokenDataset", "tokens"]
 
@@ -87,7 +87,9 @@ def tokens(
         "stride": int(stride),
         "documents": documents,
     }
-    return TokenDataset(expand(path), fields=[field], tokens=json.dumps(layout))
+    found = TokenDataset(expand(path), fields=[field], tokens=json.dumps(layout))
+    warn_of_repeated(found)
+    return found
 
 
 def _dtype(dtype: npt.DTypeLike) -> str:

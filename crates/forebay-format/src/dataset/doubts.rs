@@ -1,5 +1,5 @@
-//! What may make a data set another one than the user expects: warnings that its index gives rise
-//! to, each time it is opened.
+//! What may make a data set another one than the user expects: warnings for each time it is opened,
+//! most of which its index gives rise to.
 
 use std::collections::HashSet;
 
@@ -11,12 +11,12 @@ impl Dataset {
     /// A warning for each reading of the files that may not be meant.
     #[must_use]
     pub fn doubts(&self, index: &Index) -> Vec<String> {
-        let all = [self.sample_axis_doubt(index), self.skipped_links(index), self.repeated_files()];
-        all.into_iter().flatten().collect()
+        [self.sample_axis_doubt(index), self.skipped_links(index)].into_iter().flatten().collect()
     }
 
-    /// Files that were given more than once, also under different names.
-    fn repeated_files(&self) -> Option<String> {
+    /// A warning of files that were given more than once, also under different names.
+    #[must_use]
+    pub fn repeated_files(&self) -> Option<String> {
         let mut seen = HashSet::new();
         let repeated: Vec<_> = self.shards.iter().filter(|shard| !seen.insert(shard.inode)).collect();
         let first = repeated.first()?;
