@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from forebay import _native
 from forebay._warn import warn
@@ -29,6 +31,7 @@ __all__ = [
     "StorageError",
     "StorageTimeout",
     "__version__",
+    "ends_nothing",
     "fork_generation",
     "not_the_end",
     "option_error",
@@ -52,6 +55,18 @@ def not_the_end(error: BaseException) -> BaseException:
     for note in getattr(error, "__notes__", ()):
         found.add_note(note)
     return found
+
+
+def ends_nothing(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that raises what :func:`not_the_end` makes of an error."""
+
+    def call(argument: Any) -> Any:
+        try:
+            return function(argument)
+        except StopIteration as error:
+            raise not_the_end(error) from error
+
+    return call
 
 
 def option_error(message: str, hint: str | None = None) -> OptionError:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from forebay._core import ForebayError, not_the_end
+from forebay._core import ForebayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,10 +183,7 @@ class Iteration:
                 self._taken, self._progress.place = [found], (*found[2], True)
             raise
         # The function may change the batch, which is therefore not delivered again.
-        try:
-            return self._batch_function(batch)
-        except StopIteration as error:
-            raise not_the_end(error) from error
+        return self._batch_function(batch)
 
     def _take(self, loader: Owner) -> None:
         """Take the next batch from the engine; none at the end of the epoch."""

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay import _core, _native
-from forebay._core import ForebayError, OptionError, not_the_end, option_error
+from forebay._core import ForebayError, OptionError, ends_nothing, option_error
 from forebay._explain import lines
 from forebay._given_order import Given, GivenStates, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
@@ -282,7 +282,8 @@ class Loader:
                 "timeout": timeout,
             }
         )
-        self._batch_function, self._pipeline = batch, None
+        self._batch_function = None if batch is None else ends_nothing(batch)
+        self._pipeline: Pipeline | None = None
         if sample is not None or (
             batch is not None and {"threads", "prefetch"} & self._options.origins.keys()
         ):
@@ -576,10 +577,7 @@ class Loader:
             self._engine.leave(iteration)
 
     def _explicit_ids(self, order: OrderFunction, epoch: int) -> Indices:
-        try:
-            ids = np.asarray(order(epoch))
-        except StopIteration as error:
-            raise not_the_end(error) from error
+        ids = np.asarray(ends_nothing(order)(epoch))
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
                 f"order given, epoch {epoch}: an array of {ids.dtype} with {ids.ndim} dimensions, "
