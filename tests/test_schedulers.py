@@ -202,5 +202,5 @@ def test_the_page_has_each_variable_that_is_read_and_no_other():
         for name in ("torchrun", "mpi_launch", "slurm")
     )
     read = set(re.findall(r"""["']([A-Z]+(?:_[A-Z]+)+|RANK)["']""", source))
-    table = PAGE.partition("## What Forebay reads")[2].partition("\n\nThe first")[0]
+    table = PAGE.partition("## What Forebay reads")[2].partition("\n\nAn initialised")[0]
     assert set(re.findall(r"`([A-Z_]+)`", table)) == read

@@ -127,7 +127,7 @@ def test_a_tier_that_is_damaged_between_jobs_costs_no_batch(daemon, tier_data, e
 
 
 def test_a_tier_below_one_chunk_is_refused(daemon, tier_data, tmp_path):
-    with pytest.raises(forebay.OptionError, match=str(1 << 20)):
+    with pytest.raises(forebay.OptionError, match="expected at least 1MiB"):
         made(tier_data, tier(tmp_path / "tier", (1 << 20) - 1))
 
 
