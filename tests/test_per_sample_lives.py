@@ -222,7 +222,7 @@ def test_a_program_that_ends_begins_no_sample_that_was_to_be_prefetched(small_lm
 import time, forebay
 
 def note(sample):
-    time.sleep(0.02)
+    time.sleep(0.06)
     with open({str(tmp_path / "begun")!r}, "a") as file:
         file.write("x")
     return sample
