@@ -50,7 +50,10 @@ def not_the_end(error: BaseException) -> BaseException:
     """
     if not isinstance(error, StopIteration):
         return error
-    found = RuntimeError("a function of the script raised StopIteration")
+    found = RuntimeError(
+        "a function of the script raised StopIteration, which would end the epoch\n"
+        "hint: give next() a default, or catch the exception"
+    )
     found.__cause__ = error
     for note in getattr(error, "__notes__", ()):
         found.add_note(note)

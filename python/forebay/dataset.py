@@ -148,7 +148,8 @@ def _row_numbers(paths: list[str], rows: int) -> Any:
     where = f"{', '.join(paths)}: row numbers of datasets"
     if len(beyond := numbers[numbers >= rows]):
         raise FormatError(
-            f"{where}: expected numbers below {rows}, the rows of the data files; found {beyond[0]}"
+            f"{where}: expected numbers below {rows}, the rows of the data files; found {beyond[0]}\n"
+            "hint: copy the directory again: its data files are others than those of the row numbers"
         )
     found, counts = np.unique(numbers, return_counts=True)
     if len(found) < len(numbers):

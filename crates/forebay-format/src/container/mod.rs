@@ -126,7 +126,8 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {
         let _ = summary;
         if !excluded.is_empty() {
-            return (format!("only what is not a sample: {}", excluded.join(", ")), String::new());
+            let found = format!("only what is not a sample: {}", excluded.join(", "));
+            return (found, "pass the files with the samples themselves; links are not followed".to_owned());
         }
         ("no sample in any file".to_owned(), String::new())
     }
