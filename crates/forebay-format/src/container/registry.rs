@@ -144,21 +144,17 @@ pub(crate) fn detect(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
             }
         }
     }
-    match (known, paths.first()) {
-        (Some((format, _)), _) => Ok(format),
-        (None, Some(path)) => Err(empty(path, paths.len())),
-        (None, None) => Ok(Format::Lmdb),
-    }
+    known.map(|(format, _)| format).ok_or_else(|| empty(paths))
 }
 
 /// Files without bytes have no format, unless the caller states it.
-fn empty(path: &Path, files: usize) -> Error {
-    let found = match files {
-        1 => "the file is empty".to_owned(),
-        _ => format!("all {files} files are empty"),
+fn empty(paths: &[PathBuf]) -> Error {
+    let (path, found) = match paths {
+        [path] => (path, "the file is empty".to_owned()),
+        paths => (&paths[0], format!("all {} files are empty", paths.len())),
     };
     let hint = "write or copy it again, or state its format with format=".to_owned();
-    Error::Unsupported { path: path.to_owned(), what: "a dataset without samples".to_owned(), found, hint }
+    Error::Unsupported { path: path.clone(), what: "a dataset without samples".to_owned(), found, hint }
 }
 
 fn refused(path: &Path, found: String) -> Error {
