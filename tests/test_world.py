@@ -13,6 +13,7 @@ import forebay
 import support
 from forebay import OptionError
 from forebay._job import processes, slurm
+from forebay._job.later import check_ranks
 from forebay._job.world import RankInfo, World, identify
 
 OPEN_MPI = {
@@ -255,6 +256,97 @@ def test_torch_distributed_goes_before_the_environment(monkeypatch):
     for key, value in {**TORCHRUN, "RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(key, value)
     assert auto(OPEN_MPI).job.startswith("torchrun-")
+
+
+# --- ranks that a framework states after the loader was made ---
+
+
+def torch_with(rank, size):
+    return types.SimpleNamespace(
+        distributed=types.SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: size > 0,
+            get_rank=lambda: rank,
+            get_world_size=lambda: size,
+        )
+    )
+
+
+def jax_with(rank, size):
+    return types.SimpleNamespace(
+        distributed=types.SimpleNamespace(is_initialized=lambda: size > 0),
+        process_index=lambda: rank,
+        process_count=lambda: size,
+    )
+
+
+def tf_config(kind, index, **hosts):
+    cluster = {name: [f"host:{port}" for port in range(count)] for name, count in hosts.items()}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+# Each states rank 1 of 2.
+LATER = {
+    "torch": (torch_with(1, 2), {}),
+    "jax": (jax_with(1, 2), {}),
+    "tensorflow": (types.SimpleNamespace(), tf_config("worker", 0, chief=1, worker=1)),
+}
+
+
+@pytest.mark.parametrize("framework", LATER)
+def test_a_framework_that_states_other_ranks_later_is_an_error(monkeypatch, framework, says):
+    module, environment = LATER[framework]
+    two = {**HYDRA, "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+    alone, same, other = auto({}), auto(two), auto(two, PMI_RANK="0", MPI_LOCALRANKID="0")
+    check_ranks("train", alone, environment)
+    monkeypatch.setitem(sys.modules, framework, module)
+    check_ranks("train", same, environment)
+    with says(OptionError, "train", 1, 2, "world=forebay", 'world="single"'):
+        check_ranks("train", alone, environment)
+    with pytest.raises(OptionError, match=r"rank 0 of 2 .* rank 1 of 2"):
+        check_ranks("train", other, environment)
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "environment"),
+    [
+        ("torch", torch_with(0, 0), {}),
+        ("torch", types.SimpleNamespace(), {}),
+        ("jax", jax_with(1, 0), {}),
+        ("jax", jax_with(0, 1), {}),
+        ("jax", types.SimpleNamespace(), {}),
+        ("tensorflow", None, {}),
+        ("tensorflow", None, {"TF_CONFIG": "no JSON"}),
+        ("tensorflow", None, {"TF_CONFIG": '{"cluster": [], "task": 3}'}),
+        ("tensorflow", None, tf_config("worker", 0, worker=1)),
+        # The coordinator alone reads for the workers; an evaluator reads for itself.
+        ("tensorflow", None, tf_config("chief", 0, chief=1, worker=2, ps=1)),
+        ("tensorflow", None, tf_config("evaluator", 0, worker=2)),
+    ],
+)
+def test_a_framework_without_several_ranks_says_nothing_about_a_loader(
+    monkeypatch, framework, module, environment
+):
+    monkeypatch.setitem(sys.modules, framework, module)
+    check_ranks("train", auto({}), environment)
+
+
+def test_a_loader_compares_its_ranks_when_an_epoch_begins(monkeypatch, small_lmdb):
+    def read(**options):
+        with forebay.Loader(small_lmdb, 10, memory="16MiB", **options) as loader:
+            next(iter(loader))
+            # Meanwhile the script makes a process group.
+            monkeypatch.setitem(sys.modules, "torch", torch_with(1, 2))
+            try:
+                return len(next(iter(loader)).indices)
+            finally:
+                monkeypatch.delitem(sys.modules, "torch")
+
+    for world in (None, "auto"):
+        with pytest.raises(OptionError, match=r"torch\.distributed now has rank 1 of 2"):
+            read(world=world)
+    # What the script states is believed.
+    assert [read(world=world) for world in ("single", World())] == [10, 10]
 
 
 # --- explicit worlds ---

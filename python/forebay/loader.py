@@ -34,6 +34,7 @@ from forebay._given_order import Given, GivenStates, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
+from forebay._job.later import check_ranks
 from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
 from forebay._mixture import Mixture
@@ -289,6 +290,8 @@ class Loader:
         ):
             self._pipeline = self._make_pipeline(sample, batch)
         self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
+        # Other sources are believed, whatever a framework says later.
+        self._follows_framework = explicit is None and self._options["world"] in ("auto", "torchrun")
         channel = self._open_channel()
         with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
@@ -524,6 +527,8 @@ class Loader:
     __next__ = _NoNext()
 
     def _begin(self, iteration: Iteration) -> None:
+        if self._follows_framework:
+            check_ranks(self.name, self._rank_info)
         with self._beginning:
             self._check_open()
             self._leave()

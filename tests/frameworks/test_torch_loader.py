@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import forebay
 import forebay.torch
@@ -325,3 +326,17 @@ def test_a_framework_that_is_missing_or_too_old_is_named_with_what_to_install(mo
     for words in said:
         assert words in done.stdout
     assert "hint: pip install" in done.stdout
+
+
+def test_a_loader_that_was_made_before_the_process_group_raises_when_it_is_iterated(samples):
+    with (
+        forebay.torch.loader(samples, BATCH, memory="16MiB") as early,
+        forebay.torch.loader(samples, BATCH, memory="16MiB", name="stated", world="single") as stated,
+    ):
+        torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+        try:
+            with pytest.raises(forebay.OptionError, match="make the loader after"):
+                next(iter(early))
+            assert len(next(iter(stated))["label"]) == BATCH
+        finally:
+            torch.distributed.destroy_process_group()
