@@ -149,6 +149,63 @@ def test_places_behind_a_user_block_are_right(tmp_path):
         check(path)
 
 
+@pytest.mark.parametrize("libver", ["earliest", "v108", "v110", "latest"])
+@pytest.mark.parametrize("axes", [1, 2, 3, 4])
+def test_every_chunk_index_gives_the_places_that_h5py_reads(tmp_path, axes, libver):
+    # One unlimited axis: an extensible array; several: a B-tree; none: a fixed array, one chunk, or
+    # no index. Up to v108: always a B-tree of version 1.
+    random = np.random.default_rng(axes)
+    for number, filters in enumerate(FILTERS[name] for name in list(FILTERS)[:5]):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w", libver=(libver, "latest"), userblock_size=512 * (number % 2)) as file:
+            rows = int(random.integers(1, 20))
+            early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            for free in [*range(axes), *itertools.combinations(range(axes), 2), (), None]:
+                shape = (rows, *random.integers(1, 10, axes - 1).tolist())
+                most = [extent + int(random.integers(0, 3)) * 7 for extent in shape]
+                chunks = tuple(int(random.integers(1, extent + 1)) for extent in shape)
+                for axis in (free,) if isinstance(free, int) else free or ():
+                    most[axis] = None
+                name = f"{len(file)} of maxshape {most}, chunks {chunks}"
+                options = {**filters, "dcpl": early if free is None else None}
+                one = file.create_dataset(
+                    name, shape, "<i4", maxshape=tuple(most), chunks=chunks, fillvalue=7, **options
+                )
+                for _ in range(2):
+                    first = random.integers(0, shape)
+                    part = tuple(map(slice, first, random.integers(first, shape) + 1))
+                    one[part] = random.integers(0, 9, one[part].shape)
+        check(path)
+
+
+def test_a_long_extensible_array_of_a_later_axis_gives_the_places_that_h5py_reads(tmp_path):
+    # Enough chunks for its blocks of all kinds, in an order that is not that of the array.
+    path = tmp_path / "x.h5"
+    data = values((3, 2000), "<i4")
+    with h5py.File(path, "w", libver="latest") as file:
+        one = file.create_dataset("x", data.shape, "<i4", chunks=(2, 1), maxshape=(9, None))
+        for column in np.random.default_rng(0).permutation(2000)[:1900]:
+            one[:, column] = data[:, column]
+        one.resize((3, 1700))
+    check(path)
+
+
+def test_chunks_that_h5py_reads_from_other_places_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", data=values((8, 6), "<i4"), chunks=(2, 3), maxshape=(8, None))
+        file.create_dataset("y", data=values((8, 6), "<i4"), chunks=(2, 3))
+    # As a libhdf5 that reports some third thing, or an index that has chunks outside the shape.
+    monkeypatch.setattr(hdf5._Dataset, "_of_moved_axis", lambda _, first: [first[::-1]])
+    for name in "xy":
+        if name == "y":
+            monkeypatch.setattr(hdf5._Dataset, "_holds", lambda *_: False)
+        text = refused(path, fields=[name])
+        assert f"{path}: dataset '{name}' with chunks elsewhere than h5py reads them" in text
+        assert "hint: compare it" in text
+
+
 def test_what_was_never_written_is_the_fill_value(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:

@@ -2,13 +2,14 @@
 
 ``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its
 length and the filters that it skipped. What it returns is checked in Rust
-(``crates/forebay-format/src/hdf5/structure.rs``, which also describes the bytes); from then on
-samples are read without h5py and without the lock of libhdf5.
+(``crates/forebay-format/src/container/hdf5/structure.rs``, which also describes the bytes). From
+then on samples are read without h5py and without the lock of libhdf5.
 
 libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before
-it was compared: places of chunks may or may not count from the end of a user block, chunks at the
-edges may be stored without filters although their masks say otherwise, and other drivers than the
-plain one count offsets over several files. docs/formats/hdf5.md lists what is refused and why.
+it was compared: places of chunks may or may not count from the end of a user block, coordinates of
+chunks may be those of moved axes, chunks at the edges may be stored without filters although their
+masks say otherwise, and other drivers than the plain one count offsets over several files.
+docs/formats/hdf5.md lists what is refused and why.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ _BITS_HINT = "leave it out with fields=, or rewrite it as integers"
 # Chunks that are compared with what h5py reads, per dataset, until it is clear what their places
 # count from.
 _PROBES = 16
+
+# h5py reads the fill value where an index has chunks outside the shape.
+_PLACES_HINT = "compare it with what was written, since h5py may miss chunks, and write it again"
 
 
 class _RefusalError(Exception):
@@ -379,6 +383,7 @@ class _Dataset:
             self.dataset.id.chunk_iter(take)
         first = np.frombuffer(starts, np.uint64).reshape(-1, len(shape)).astype(np.int64)
         place = np.frombuffer(places, np.uint64).reshape(-1, 3)
+        first, base = self._located(first, place)
         counts = [-(-extent // length) for extent, length in zip(shape, chunk, strict=True)]
         numbers = np.zeros(len(first), np.int64)
         for axis, count in enumerate(counts):
@@ -389,7 +394,7 @@ class _Dataset:
         first, place, numbers = first[inside][order], place[inside][order], numbers[inside][order]
         table = np.empty(len(numbers), _CHUNK)
         table["number"], table["length"], table["mask"] = numbers, place[:, 1], place[:, 2]
-        table["offset"] = place[:, 0] + np.uint64(self._base(first, place))
+        table["offset"] = place[:, 0] + np.uint64(base)
         filters = [self._properties.get_filter(number) for number in range(self._properties.get_nfilters())]
         if filters:
             self._find_bare_edges(first, table)
@@ -400,22 +405,77 @@ class _Dataset:
         layout = {"shape": [*self._first, *chunk, *rows], "filters": described, "chunks": len(table)}
         return {"chunked": layout}, table.tobytes()
 
-    def _base(self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> int:
-        """Return the base of chunk offsets [bytes]: 0, or the end of the user block.
+    def _located(
+        self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], int]:
+        """Return the first element of every chunk, and the base of their offsets [bytes].
 
-        The version of libhdf5 decides which; raw chunks that h5py reads show it.
+        What libhdf5 reports can be read in several ways; raw chunks that h5py reads show the right
+        one. Versions differ in the base: 0, or the end of the user block.
         """
+        if not len(first):
+            return first, 0
         bases = sorted({0, self._user_block_bytes})
-        step = max(1, len(first) // _PROBES)
-        for start, (offset, length, _) in zip(first[::step].tolist(), place[::step].tolist(), strict=True):
-            _, wanted = self.dataset.id.read_direct_chunk(tuple(start))
-            bases = [base for base in bases if self._read(base + offset, length) == wanted]
-            if not bases:
-                self._compare(offset, b"", b"other")
-            if len(bases) == 1:
+        readings = [(chunks, base) for chunks in (first, *self._of_moved_axis(first)) for base in bases]
+        is_doubtful = len(readings) > len(bases)
+        numbers = np.arange(len(first))
+        if not is_doubtful:
+            # Both ends first: most wrong readings fail there.
+            inside = np.flatnonzero((first < np.asarray(self.dataset.shape)).all(axis=1))
+            numbers = np.concatenate([inside[-1:], inside[:: max(1, len(inside) // _PROBES)]])
+        for compared, number in enumerate(numbers.tolist(), start=1):
+            readings = [one for one in readings if self._holds(one, place[number], number, is_doubtful)]
+            if not readings and is_doubtful:
+                self._refuse(
+                    "chunks elsewhere than h5py reads them", f"chunk {number} of its index", _PLACES_HINT
+                )
+            if not readings:
+                self._compare(int(place[number][0]), b"", b"other")
+            if len(readings) == 1 and readings[0][0] is first and compared > 1:
                 break
         # More than one is left where there is nothing in which they differ.
-        return bases[0]
+        return readings[0]
+
+    def _of_moved_axis(self, first: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Return the first elements of chunks, if they may have been reported for a moved axis.
+
+        An extensible array counts chunks with its one unlimited axis in front of all others.
+        ``chunk_iter`` of libhdf5 counts them without moving it back, and never increments the axes
+        before it: what it reports holds the place in the array, and no coordinates.
+        """
+        free = [axis for axis, most in enumerate(self.dataset.maxshape) if most is None]
+        grid = first // np.asarray(self.dataset.chunks)
+        if len(free) != 1 or not free[0] or grid[:, : free[0]].any():
+            return []
+        others = [axis for axis in range(len(self.dataset.shape)) if axis != free[0]]
+        counts = {axis: -(-self.dataset.maxshape[axis] // self.dataset.chunks[axis]) for axis in others}
+        number = grid[:, free[0]]
+        for axis in others[free[0] :]:
+            number = number * counts[axis] + grid[:, axis]
+        moved = np.empty_like(grid)
+        for axis in reversed(others):
+            number, moved[:, axis] = np.divmod(number, counts[axis])
+        moved[:, free[0]] = number
+        return [] if np.array_equal(moved, grid) else [moved * np.asarray(self.dataset.chunks)]
+
+    def _holds(
+        self,
+        reading: tuple[np.ndarray[Any, Any], int],
+        place: np.ndarray[Any, Any],
+        number: int,
+        is_doubtful: bool,
+    ) -> bool:
+        """Whether h5py reads, as this chunk, the bytes that lie at its place."""
+        chunks, base = reading
+        offset, length, mask = place.tolist()
+        try:
+            found = self.dataset.id.read_direct_chunk(tuple(chunks[number].tolist()))
+        except (OSError, RuntimeError, ValueError, OverflowError) as error:
+            # Where no chunk is, none can be read.
+            if getattr(error, "errno", None) or not is_doubtful:
+                raise
+            return False
+        return bool(found == (mask, self._read(base + offset, length)))
 
     def _find_bare_edges(self, first: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> None:
         """Mark chunks at the edges that are stored without filters (H5Pset_chunk_opts).
