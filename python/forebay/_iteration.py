@@ -15,7 +15,7 @@ it; the position is that before it.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from forebay import _native
 
-__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress", "made", "stale"]
+__all__ = ["Batch", "BatchTuple", "Iteration", "Owner", "Position", "Progress", "made", "marked_as", "stale"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -53,6 +53,8 @@ class Batch(dict[str, Any]):
     with a later batch. A field whose length varies is a list of one array per sample. A raw record
     is one field, ``data``.
 
+    Some libraries make batches anew, as by ``type(batch)(values)``: both attributes are None there.
+
     Attributes
     ----------
     indices : ndarray of int64, shape (samples,)
@@ -62,14 +64,12 @@ class Batch(dict[str, Any]):
         :meth:`Dataset.read` returns.
     """
 
-    __slots__ = ("indices", "position")
-    indices: Indices
-    position: Position
+    indices: Indices = None  # type: ignore[assignment]
+    position: Position = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        # Of `Dataset.read` it is None.
         position = self.position and tuple(self.position)
-        return f"Batch({super().__repr__()}, indices={self.indices!r}, position={position!r})"
+        return f"{type(self).__name__}({super().__repr__()}, indices={self.indices!r}, position={position!r})"
 
 
 class BatchTuple(tuple[Any, ...]):
@@ -83,8 +83,17 @@ class BatchTuple(tuple[Any, ...]):
         Epoch and step; :meth:`Loader.state_at` returns the state after this batch.
     """
 
-    indices: Indices
-    position: Position
+    indices: Indices = None  # type: ignore[assignment]
+    position: Position = None  # type: ignore[assignment]
+
+
+_Kind = TypeVar("_Kind", bound="Batch | BatchTuple")
+
+
+def marked_as(batch: _Kind, source: Batch | BatchTuple) -> _Kind:
+    """Give a batch the indices and the position of another one; return it."""
+    batch.indices, batch.position = source.indices, source.position
+    return batch
 
 
 def made(values: dict[str, Any], indices: Indices, place: tuple[int, int]) -> Batch:

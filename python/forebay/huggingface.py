@@ -13,11 +13,13 @@ guide.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from forebay._adapters.accelerate import refuse_dispatch
 from forebay._adapters.converted import state_at_start
 from forebay._adapters.loaders import Source, loader_for
 from forebay._adapters.require import require
@@ -33,11 +35,12 @@ from datasets.iterable_dataset import _BaseExamplesIterable  # noqa: E402
 __all__ = ["LoaderSamples", "dataset"]
 
 
-class _OneShard(int):
-    """The shard of a loader whose ranks share the samples.
+class _Parts(int):
+    """The number of parts of a loader whose ranks share the samples: one for each rank.
 
-    ``split_dataset_by_node`` would give each node a part of what is a part already. As the shard
-    counts as divisible, it calls :meth:`LoaderSamples.shard_data_sources`, which refuses.
+    Accelerate and ``split_dataset_by_node`` ask for a part of them, or else give each rank a part
+    of what is a part already. As the number counts as divisible by any other one, they always call
+    :meth:`LoaderSamples.shard_data_sources`, which refuses what does not fit.
     """
 
     def __mod__(self, _: int) -> int:
@@ -70,8 +73,15 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         Raises
         ------
         OptionError
-            If ``sample=`` or ``batch=`` make something other than dictionaries of the batches.
+            If ``sample=`` or ``batch=`` make something other than dictionaries of the batches, and
+            where Accelerate reads on rank 0 for all ranks of a loader.
         """
+        refuse_dispatch(
+            "forebay.huggingface.dataset",
+            self.loader,
+            "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False)), for the Trainer "
+            'TrainingArguments(accelerator_config={"dispatch_batches": False})',
+        )
         state = self._state_dict or self._init_state_dict()
         before, skipped = state["loader"], state["taken"]
         if (before, skipped) != (self._initial, 0):
@@ -101,24 +111,27 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
 
     @property
     def num_shards(self) -> int:
-        """One: the ranks of the loader share the samples among themselves."""
-        return _OneShard(1) if self.loader.world.size > 1 else 1
+        """One for each rank: they share the samples among themselves."""
+        size = self.loader.world.size
+        return _Parts(size) if size > 1 else 1
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> Self:
         """Return the same samples: ``order=`` of the loader shuffles."""
         return self
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Self:
-        """Return the same samples if nothing is shared out.
+        """Return the same samples: those of this rank, if the part of this rank is asked for.
 
         Raises
         ------
         OptionError
-            In worker processes of a DataLoader, and where nodes are to share the samples.
+            In worker processes of a DataLoader, and if the part of another rank is asked for.
         """
-        if num_shards > 1:
+        world = self.loader.world
+        if num_shards > 1 and (_is_worker() or (num_shards, index) != (world.size, world.rank)):
             raise option_error(
-                f"forebay.huggingface: expected one reader of the loader, found {num_shards}",
+                f"forebay.huggingface: expected rank {world.rank} of the {world.size} of loader {self.loader.name!r}, "
+                f"found reader {index} of {num_shards}",
                 "leave out split_dataset_by_node, as the ranks of the loader share the samples, and pass "
                 "DataLoader(num_workers=0), as it has threads",
             )
@@ -173,3 +186,9 @@ def _row(batch: Mapping[str, Any], place: int) -> dict[str, Any]:
         name: np.array(values[place]) if isinstance(values[place], np.ndarray) else values[place]
         for name, values in batch.items()
     }
+
+
+def _is_worker() -> bool:
+    """Return whether this is a worker process of a torch DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -29,6 +29,7 @@ from forebay._adapters.loaders import Source, loader_for
 from forebay._adapters.require import require
 from forebay._core import option_error
 from forebay._job.explicit import World
+from forebay._trees import register
 from forebay._warn import warn
 from forebay.loader import Loader
 
@@ -38,6 +39,8 @@ import jax  # noqa: E402
 from jax.sharding import NamedSharding, Sharding  # noqa: E402
 
 __all__ = ["JaxLoader", "loader", "world"]
+
+register()
 
 MAX_COPIED_BYTES = 64 << 10
 """Arrays up to this size are copied on a CPU.

@@ -48,6 +48,7 @@ from forebay._samples.settings import (
     processes_for,
     strategy_for,
 )
+from forebay._trees import register
 from forebay.config import Config, PerSample, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
@@ -309,6 +310,8 @@ class Loader:
         self._closed_config: Config | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
         self._engine = self._make_engine(channel)
+        # Here, as the script has imported its frameworks by now.
+        register()
 
     def _open_channel(self) -> Channel | None:
         return open_channel(self._rank_info, self.name, self._options["timeout"])

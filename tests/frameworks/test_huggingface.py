@@ -193,21 +193,54 @@ def test_tensors_come_with_the_format_of_torch(path, options):
     assert tuple(found["pixels"].shape) == (2, 3)
 
 
-def test_a_part_of_a_rank_is_not_split_by_node(path, options, monkeypatch):
+@pytest.fixture
+def first_of_two(monkeypatch):
+    """The first of two nodes, which goes on without the other."""
+    monkeypatch.setenv("FOREBAY_JOB_ADDRESS", "none")
+    return {"world": forebay.World(rank=0, size=2, local_rank=0, local_size=1, node=0, job="split")}
+
+
+def test_a_part_of_a_rank_is_not_split_again_by_node(path, options, first_of_two):
     from datasets.distributed import split_dataset_by_node
 
-    # The first of two nodes, which goes on without the other.
-    monkeypatch.setenv("FOREBAY_JOB_ADDRESS", "none")
-    world = forebay.World(rank=0, size=2, local_rank=0, local_size=1, node=0, job="split")
-    found = forebay.huggingface.dataset(path, 8, **options | {"world": world})
+    found = forebay.huggingface.dataset(path, 8, **options | first_of_two)
     whole = len(list(found))
     assert whole < ROWS
     for part in (found, found.map(lambda sample: sample)):
-        with pytest.raises(forebay.OptionError, match="leave out split_dataset_by_node"):
-            list(split_dataset_by_node(part, rank=0, world_size=2))
+        # The part of this rank is what it is already.
+        assert len(list(split_dataset_by_node(part, rank=0, world_size=2))) == whole
+        for rank, size in ((1, 2), (0, 3), (0, 4)):
+            with pytest.raises(forebay.OptionError, match="leave out split_dataset_by_node"):
+                list(split_dataset_by_node(part, rank=rank, world_size=size))
     alone = forebay.huggingface.dataset(path, 8, **options)
     parts = [list(split_dataset_by_node(alone, rank=rank, world_size=2)) for rank in range(2)]
     assert sum(map(len, parts)) == ROWS
+
+
+def test_accelerate_takes_the_part_of_a_rank_as_it_is_or_says_how(path, options, first_of_two):
+    pytest.importorskip("accelerate", reason="accelerate could not be had")
+    torch = pytest.importorskip("torch")
+    from accelerate.data_loader import prepare_data_loader
+
+    found = forebay.huggingface.dataset(path, 8, **options | first_of_two)
+    whole = numbers(found)
+
+    def prepared(dispatch, dataset):
+        batches = torch.utils.data.DataLoader(dataset.with_format("torch"), batch_size=16)
+        return prepare_data_loader(
+            batches,
+            torch.device("cpu"),
+            num_processes=2,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=dispatch,
+        )
+
+    with pytest.raises(forebay.OptionError, match=r"dispatch_batches=False"):
+        list(prepared(None, found.select_columns(["box"])))
+    found = forebay.huggingface.dataset(path, 8, **options | first_of_two)
+    boxes = [batch["box"] for batch in prepared(False, found.select_columns(["box"]))]
+    assert [int(box[0]) for batch in boxes for box in batch] == whole
 
 
 def test_a_loader_has_one_reader(path, options):

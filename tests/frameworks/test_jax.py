@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -359,3 +360,23 @@ def free_port():
     with socket.socket() as sock:
         sock.bind(("localhost", 0))
         return sock.getsockname()[1]
+
+
+def test_batches_of_a_plain_loader_are_trees_of_jax(path, options):
+    calls = []
+
+    @jax.jit
+    def doubled(batch):
+        calls.append(batch)
+        return jax.tree.map(lambda value: value * 2, batch)
+
+    for sample in (None, lambda sample: (sample["image"], sample["label"])):
+        calls.clear()
+        with forebay.Loader(path, 8, sample=sample, **options) as loader:
+            for batch in itertools.islice(loader, 3):
+                found = doubled(jax.tree.map(jnp.asarray, batch))
+                assert type(found) is type(batch)
+                label = "label" if sample is None else 1
+                assert np.array_equal(found[label], batch[label] * 2)
+        # Indices and positions are no part of the form, for each of which JAX compiles.
+        assert len(calls) == 1

@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch.utils._pytree as _pytree
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import forebay
 import forebay.torch
 import support
 from forebay.torch._tensors import Tensors
-from frameworks.torch_support import BATCH, SAMPLES, STEPS, plain_loader, prepare, write_samples
+from frameworks.torch_support import BATCH, SAMPLES, STEPS, ids_of, plain_loader, prepare, write_samples
 
 
 @pytest.fixture
@@ -340,3 +341,26 @@ def test_a_loader_that_was_made_before_the_process_group_raises_when_it_is_itera
             assert len(next(iter(stated))["label"]) == BATCH
         finally:
             torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("sample", [None, lambda sample: (sample["image"], sample["label"])])
+def test_tree_functions_of_torch_reach_the_tensors_of_a_batch(samples, sample):
+    with (
+        plain_loader(samples, sample=sample) as plain,
+        forebay.torch.loader(plain_loader(samples, sample=sample, name="torch")) as loader,
+    ):
+        for batch in (next(iter(plain)), next(iter(loader))):
+            doubled = _pytree.tree_map(lambda value: value * 2, batch)
+            assert type(doubled) is type(batch)
+            assert (ids_of(doubled), doubled.position) == (ids_of(batch), (0, 0))
+            label = "label" if sample is None else 1
+            assert (doubled[label] == batch[label] * 2).all()
+            summed = _pytree.tree_map(lambda one, other: one + other, batch, doubled)
+            assert (summed[label] == batch[label] * 3).all()
+            [(path, _), _] = _pytree.tree_flatten_with_path(batch)[0]
+            assert _pytree.keystr(path) == ("['image']" if sample is None else "[0]")
+            # Libraries that know a mapping or a tuple make it anew.
+            made = type(batch)(dict(batch) if sample is None else tuple(batch))
+            assert made.indices is None
+            if hasattr(made, "to"):
+                assert type(made.to("cpu")) is type(batch)

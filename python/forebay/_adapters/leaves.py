@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay._iteration import Batch, BatchTuple
+from forebay._iteration import Batch, BatchTuple, marked_as
 
 __all__ = ["convert"]
 
@@ -47,14 +47,12 @@ def convert(
         converted = Batch(
             {key: convert(value, leaf, arrays=arrays, other=other) for key, value in batch.items()}
         )
-        converted.indices, converted.position = batch.indices, batch.position
-        return converted
+        return marked_as(converted, batch)
     if isinstance(batch, dict):
         return {key: convert(value, leaf, arrays=arrays, other=other) for key, value in batch.items()}
     if isinstance(batch, BatchTuple):
         parts = BatchTuple(convert(part, leaf, arrays=arrays, other=other) for part in batch)
-        parts.indices, parts.position = batch.indices, batch.position
-        return parts
+        return marked_as(parts, batch)
     if isinstance(batch, tuple):
         values = [convert(part, leaf, arrays=arrays, other=other) for part in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)

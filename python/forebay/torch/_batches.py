@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from forebay._adapters.leaves import convert
-from forebay._iteration import Batch, BatchTuple
+from forebay._iteration import Batch, BatchTuple, marked_as
+from forebay._trees import register
 
 __all__ = ["TensorBatch", "TensorTuple", "with_to"]
 
@@ -20,8 +21,6 @@ _Made = TypeVar("_Made", "TensorBatch", "TensorTuple")
 
 class TensorBatch(Batch):
     """A :class:`forebay.Batch` of tensors: field name → tensor."""
-
-    __slots__ = ()
 
     def to(self, device: Any, *, non_blocking: bool | None = None) -> TensorBatch:
         """Return the batch on a device.
@@ -53,15 +52,10 @@ class TensorTuple(BatchTuple):
 def with_to(batch: Any) -> Any:
     """Return a Batch as a TensorBatch, a BatchTuple as a TensorTuple, anything else as it is."""
     if type(batch) is Batch:
-        return _like(batch, TensorBatch(batch))
+        return marked_as(TensorBatch(batch), batch)
     if type(batch) is BatchTuple:
-        return _like(batch, TensorTuple(batch))
+        return marked_as(TensorTuple(batch), batch)
     return batch
-
-
-def _like(batch: Batch | BatchTuple, made: _Made) -> _Made:
-    made.indices, made.position = batch.indices, batch.position
-    return made
 
 
 def _moved(batch: _Made, device: Any, non_blocking: bool | None) -> _Made:
@@ -73,3 +67,6 @@ def _moved(batch: _Made, device: Any, non_blocking: bool | None) -> _Made:
 
     made: _Made = with_to(convert(batch, lambda array: array, other=moved))
     return made
+
+
+register(Batch, BatchTuple, TensorBatch, TensorTuple)

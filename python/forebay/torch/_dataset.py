@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch.utils.data
 
+from forebay._adapters.accelerate import refuse_dispatch
 from forebay._adapters.loaders import Source
 from forebay._core import option_error
 from forebay.torch._loader import TensorLoader, tensor_loader
@@ -77,7 +78,8 @@ class BatchDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
         Raises
         ------
         OptionError
-            In a worker of a DataLoader, and for a DataLoader that has a ``batch_size``.
+            In a worker of a DataLoader, for a DataLoader that has a ``batch_size``, and where
+            Accelerate reads on rank 0 for all ranks of a loader.
         """
         if torch.utils.data.get_worker_info() is not None:
             raise option_error(
@@ -91,6 +93,11 @@ class BatchDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
                 "forebay.torch.dataset: the DataLoader has a batch_size (1 unless given), and each item is a batch already",
                 "DataLoader(dataset, batch_size=None); give the batch size to forebay.torch.dataset",
             )
+        refuse_dispatch(
+            "forebay.torch.dataset",
+            self._loader.loader,
+            "forebay.torch.prepare(accelerator, path, batch_size) in place of accelerator.prepare(DataLoader(...))",
+        )
         return iter(self._loader)
 
     def set_epoch(self, epoch: int) -> None:
