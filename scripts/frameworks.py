@@ -12,7 +12,8 @@ In order:
 4. lightning, torchdata, torchvision and what the tests need are installed without further
    requirements, which would bring step 2's back.
 5. TensorFlow for CPUs, JAX with Grain, DLIO with the packages that it imports, and datasets,
-   Accelerate and transformers of Hugging Face are installed. Where one cannot be had, a line says so, and its tests are skipped.
+   Accelerate and transformers of Hugging Face are installed. Where one cannot be had, a line says
+   so, and its tests are skipped.
 6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
    beside them.
 7. torch and lightning are imported. A stamp then says from which version of this script the

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay import _core, _native
+from forebay._callers import overfits
 from forebay._core import ForebayError, OptionError, ends_nothing, option_error
 from forebay._explain import lines
 from forebay._given_order import Given, GivenStates, Weighted
@@ -522,9 +523,12 @@ class Loader:
         """Return an iterator over the batches of the next epoch.
 
         At a restored position it iterates the rest of that epoch. The epoch begins with the first
-        ``next``; until then neither the position nor another iterator changes.
+        ``next``; until then neither the position nor another iterator changes. A trainer of
+        Lightning with ``overfit_batches`` gets the first epoch each time.
         """
         self._check_open()
+        if overfits():
+            self.set_epoch(0)
         return Iteration(self) if self._pipeline is None else AheadIteration(self, self._pipeline)
 
     __next__ = _NoNext()

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import forebay
+import forebay.torch
+from frameworks.torch_support import copying
 
 RECORDS = 100
 BATCH = 10
@@ -132,3 +134,21 @@ def test_an_epoch_that_is_cut_short_is_followed_by_the_next(tmp_path, training, 
     model = Model(training)
     assert fit(tmp_path, model, training, limit_train_batches=3) == []
     assert model.trained == [steps[:3] for steps in expected[:EPOCHS]]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda loader: loader, forebay.torch.loader, copying], ids=["plain", "torch", "copying"]
+)
+def test_overfitting_sees_the_same_batches_in_each_epoch(tmp_path, small_lmdb, training, expected, wrap):
+    with (
+        forebay.Loader(
+            small_lmdb, BATCH, order="shuffle", memory="16MiB", batch=tensors, name="validation"
+        ) as validation,
+    ):
+        model = Model(training)
+        options = {"overfit_batches": 3, "num_sanity_val_steps": 0}
+        assert fit(tmp_path, model, wrap(training), wrap(validation), **options) == []
+    assert model.trained == [expected[0][:3]] * EPOCHS
+    assert len(model.validated) == EPOCHS
+    assert len(model.validated[0]) == 3 * BATCH
+    assert len({tuple(ids) for ids in model.validated}) == 1

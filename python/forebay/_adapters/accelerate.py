@@ -7,9 +7,9 @@ two that, so the callers are looked at.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from forebay._callers import calling
 from forebay._core import option_error
 from forebay.loader import Loader
 
@@ -24,15 +24,7 @@ def asking(kind: str) -> Any:
     kind : str
         Name of the class in ``accelerate.data_loader``.
     """
-    wanted: Any = getattr(sys.modules.get("accelerate.data_loader"), kind, None)
-    frame = sys._getframe(1) if wanted is not None else None
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        # By its type: these classes claim to be others (`__class__`).
-        if issubclass(type(caller), wanted):
-            return caller
-        frame = frame.f_back
-    return None
+    return calling("accelerate.data_loader", kind)
 
 
 def refuse_dispatch(adapter: str, loader: Loader, hint: str) -> None:

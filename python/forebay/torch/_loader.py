@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Self
 import torch
 
 from forebay._adapters.loaders import Source, loader_for
+from forebay._callers import overfits
 from forebay._core import option_error
 from forebay._iteration import Position
 from forebay._samples.crew import Crew
@@ -192,6 +193,9 @@ class TensorLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the batches of the next epoch, or the rest of a restored one."""
+        if overfits():
+            # As the loader does it, which the copies ahead must not use meanwhile.
+            self.set_epoch(0)
         transfer = self._copying()
         if transfer is not None:
             iteration = CopyIteration(
