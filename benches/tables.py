@@ -100,7 +100,7 @@ def measure(study: Study, kind: str, order: str, by_pyarrow: Callable[..., Itera
     for sample_bytes in SAMPLE_BYTES:
         path, draw = file(study, kind, sample_bytes), np.random.default_rng(2)
         found: dict[str, list[float]] = {"forebay": [], "pyarrow": []}
-        with forebay.Loader(path, BATCH, order=order, last="drop", world="single") as loader:
+        with forebay.Loader(path, BATCH, order=order, last_batch="drop", world="single") as loader:
             for repetition in range(-1, study.repetitions):
                 rates = {
                     "forebay": rate(len(batch["label"]) for batch in loader),

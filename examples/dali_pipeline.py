@@ -54,7 +54,7 @@ def main() -> None:
     device = 0 if has_gpu else None
     with tempfile.TemporaryDirectory() as name:
         write_folder(Path(name))
-        with forebay.Loader(name, BATCH, order="shuffle", last="drop") as loader:
+        with forebay.Loader(name, BATCH, order="shuffle", last_batch="drop") as loader:
             pipeline = images(loader, has_gpu, device_id=device)
             pipeline.build()
             for step in range(len(loader)):

@@ -30,8 +30,8 @@ def main() -> None:
         np.save(path, np.arange(SAMPLES * 8, dtype="float32").reshape(SAMPLES, 8))
     comm.barrier()
 
-    # last="short": no sample comes twice, and the last step is shorter.
-    with forebay.Loader(path, global_batch=GLOBAL_BATCH, order="shuffle", last="short") as loader:
+    # last_batch="partial": no sample comes twice, and the last step is shorter.
+    with forebay.Loader(path, global_batch=GLOBAL_BATCH, order="shuffle", last_batch="partial") as loader:
         own: list[int] = []
         total = np.zeros(8)
         for batch in loader:

@@ -41,7 +41,7 @@ def deliver(path, options, world, pipe):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("strategy", ["forebay", "async", "async-db"])
 def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
-    options = {"batch_size": 20, "last": "short", "strategy": strategy, "order": "group"}
+    options = {"batch_size": 20, "last_batch": "partial", "strategy": strategy, "order": "group"}
     found = pool.run(ranks, deliver, path=zipped, options=options)
     assert sorted(sample for rank in found for sample in rank["ids"]) == list(range(SAMPLES))
     assert found[0]["config"].order.group_samples % ROWS == 0
@@ -56,7 +56,7 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
 
 
 def test_what_the_budget_has_no_room_for_is_decoded_by_whoever_needs_it(pool, zipped):
-    options = {"batch_size": 20, "last": "short", "order": "shuffle", "memory": "2MiB"}
+    options = {"batch_size": 20, "last_batch": "partial", "order": "shuffle", "memory": "2MiB"}
     (found,) = pool.run(1, deliver, path=zipped, options=options)
     assert sorted(found["ids"]) == list(range(SAMPLES))
 

@@ -78,7 +78,7 @@ def test_a_loader_delivers_what_pillow_decodes(family):
         "json": ("object", ()),
     }
     flips = set()
-    with forebay.Loader(dataset, 5, seed=3, order="shuffle", last="short", epochs=2) as loader:
+    with forebay.Loader(dataset, 5, seed=3, order="shuffle", last_batch="partial", epochs=2) as loader:
         for _ in range(2):
             for batch in loader:
                 assert batch["jpg"].shape == (len(batch.indices), SIZE, SIZE, 3)
@@ -100,7 +100,7 @@ def test_a_loader_delivers_what_pillow_decodes(family):
 
 def test_one_sample_is_as_in_the_first_epoch_of_seed_0(family):
     dataset = forebay.open(family, decode=ALL)
-    with forebay.Loader(dataset, 6, order="shuffle", last="drop") as loader:
+    with forebay.Loader(dataset, 6, order="shuffle", last_batch="drop") as loader:
         batch = next(iter(loader))
     for at, number in enumerate(batch.indices.tolist()):
         sample = dataset[number]

@@ -64,7 +64,7 @@ def assert_alike(found, wanted):
 
 def test_a_batch_is_that_of_a_loader_in_the_first_epoch_of_seed_0(family):
     dataset = forebay.open(family, decode=ALL)
-    with forebay.Loader(dataset, 6, order="shuffle", last="short") as loader:
+    with forebay.Loader(dataset, 6, order="shuffle", last_batch="partial") as loader:
         for delivered in loader:
             read = dataset.read(delivered.indices)
             assert read.keys() == delivered.keys()

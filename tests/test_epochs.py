@@ -20,7 +20,7 @@ PAUSE_S = 0.3
 
 WAYS = {
     "sequential": {"order": "sequential", "strategy": "pread"},
-    "carry": {"order": "sequential", "strategy": "pread", "last": "carry"},
+    "carry": {"order": "sequential", "strategy": "pread", "last_batch": "carry"},
     "shuffle": {"order": "shuffle", "strategy": "pread"},
     "group": {"group": {"samples": 7, "window": 3, "lanes": 5}, "strategy": "pread"},
     "given": {"given": 5, "strategy": "pread"},
@@ -30,7 +30,7 @@ WAYS = {
 
 
 def make(path, way, **options):
-    return work.make(path, {}, {"batch_size": 5, "last": "short", **WAYS[way], **options})
+    return work.make(path, {}, {"batch_size": 5, "last_batch": "partial", **WAYS[way], **options})
 
 
 def fetched_bytes(loader):
@@ -116,7 +116,13 @@ def test_one_that_breaks_off_and_comes_back_gets_the_last_epoch_whole(even):
 
 @pytest.mark.parametrize("order", ["sequential", "group"])
 def test_ranks_of_a_node_read_the_epochs_that_were_asked_for_and_no_more(pool, even, order):
-    options = {"batch_size": 4, "last": "short", "strategy": "pread", "epochs": 2, **plain.ORDERS[order]}
+    options = {
+        "batch_size": 4,
+        "last_batch": "partial",
+        "strategy": "pread",
+        "epochs": 2,
+        **plain.ORDERS[order],
+    }
     found = pool.run(3, work.deliver, path=even, options=options, epochs=2)
     read = [one["stats"]["read_bytes_by_epoch"] for one in found]
     assert set().union(*read) == {0, 1}
@@ -127,9 +133,15 @@ def test_ranks_of_a_node_read_the_epochs_that_were_asked_for_and_no_more(pool, e
 
 
 def test_ranks_that_go_on_at_different_times_get_an_epoch_that_nobody_had_announced(pool, even):
-    options = {"batch_size": 5, "last": "short", "strategy": "pread", "epochs": 1, "order": "sequential"}
+    options = {
+        "batch_size": 5,
+        "last_batch": "partial",
+        "strategy": "pread",
+        "epochs": 1,
+        "order": "sequential",
+    }
     found = pool.run(3, work.deliver, path=even, options=options, epochs=3)
-    expected = plain.expected(even, {"batch_size": 5, "order": "sequential"}, 3, 3, "short")
+    expected = plain.expected(even, {"batch_size": 5, "order": "sequential"}, 3, 3, "partial")
     assert [plain.together(found, epoch) for epoch in range(3)] == expected
 
 

@@ -84,7 +84,12 @@ def test_every_file_is_a_sample_and_its_directory_the_class(folder):
 def test_ranks_deliver_every_file_of_all_folders_once(tmp_path, pool, ranks, order, access):
     folders = [make(tmp_path / f"{number}", count=20 + number, seed=number) for number in range(2)]
     expected = [sample for folder in folders for sample in oracle(folder)]
-    options = {"batch_size": 8, "order": order, "last": "short", "strategy": forebay.Strategy(access=access)}
+    options = {
+        "batch_size": 8,
+        "order": order,
+        "last_batch": "partial",
+        "strategy": forebay.Strategy(access=access),
+    }
     paths = [str(folder) for folder in folders]
     found = pool.run(ranks, fields.deliver, path=paths, opening={}, options=options)
     delivered = {number: sample for rank in found for number, sample in rank}
@@ -164,7 +169,7 @@ def test_many_directories_and_files_cross_blocks(tmp_path):
         (below / "x").write_bytes(b"%d" % number)
     dataset = forebay.open(tmp_path / "train")
     assert len(dataset) == 4200
-    with forebay.Loader(dataset, batch_size=600, world="single", last="short", epochs=1) as loader:
+    with forebay.Loader(dataset, batch_size=600, world="single", last_batch="partial", epochs=1) as loader:
         for batch in loader:
             for index, data, label in zip(batch.indices, batch["data"], batch["label"], strict=True):
                 number = int(bytes(data))

@@ -541,7 +541,7 @@ def test_a_loader_delivers_what_h5py_reads(pool, tmp_path, order, ranks):
             file.create_dataset("image", data=values((100, 5, 3), "<f4"), **chosen)
             file["label"] = np.arange(100)
             file.create_dataset("never", (100, 2), ">i2", fillvalue=3, chunks=(9, 2))
-        options = {"batch_size": 8, "order": order, "last": "short"}
+        options = {"batch_size": 8, "order": order, "last_batch": "partial"}
         found = pool.run(ranks, deliver, path=str(path), options=options)
         assert sorted(sample for seen in found for sample in seen) == list(range(100)), layout
 

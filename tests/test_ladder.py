@@ -41,8 +41,8 @@ def test_every_lmdbio_step_delivers_what_the_plain_reader_does(pool, mixed, pres
         with says(forebay.OptionError):
             work.make(mixed, {}, {"batch_size": 3, "order": order, "strategy": preset})
         return
-    last = random.Random(f"{preset} {order} {ranks}").choice(["wrap", "drop", "short"])
-    options = {"batch_size": 3, "order": order, "last": last}
+    last = random.Random(f"{preset} {order} {ranks}").choice(["fill", "drop", "partial"])
+    options = {"batch_size": 3, "order": order, "last_batch": last}
     expected = plain.expected(mixed, options, ranks, 3, last)
     found = pool.run(ranks, work.deliver, path=mixed, options={**options, "strategy": preset}, epochs=3)
     assert [plain.together(found, epoch) for epoch in range(3)] == expected
@@ -50,7 +50,7 @@ def test_every_lmdbio_step_delivers_what_the_plain_reader_does(pool, mixed, pres
 
 @pytest.mark.parametrize("preset", ROOTED)
 def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, preset):
-    options = {"batch_size": 4, "order": "sequential", "last": "carry"}
+    options = {"batch_size": 4, "order": "sequential", "last_batch": "carry"}
     expected = plain.expected(mixed, options, 3, 4, "carry")
     found = pool.run(3, work.deliver, path=mixed, options={**options, "strategy": preset}, epochs=4)
     assert [plain.together(found, epoch) for epoch in range(4)] == expected

@@ -27,7 +27,7 @@ def test_ranks_that_break_keep_and_pause_as_they_like_get_what_the_order_says(po
     options = {
         "batch_size": 12 // ranks,
         **plain.ORDERS[order],
-        "last": rng.choice(["wrap", "drop", "short"]),
+        "last_batch": rng.choice(["fill", "drop", "partial"]),
         "seed": seed,
         "strategy": {
             "access": rng.choice(["auto", "mmap", "pread", "io_uring"]),
@@ -51,7 +51,7 @@ def test_ranks_that_break_keep_and_pause_as_they_like_get_what_the_order_says(po
                     "scribble": rng.random() < 0.5,
                 }
             )
-    expected = plain.expected(mixed, options, ranks, 14, options["last"])
+    expected = plain.expected(mixed, options, ranks, 14, options["last_batch"])
     found = pool.run(ranks, work.act, lambda rank: {"actions": scripts[rank]}, path=mixed, options=options)
     epoch = -1
     for number in range(8):
@@ -84,7 +84,7 @@ def test_readers_that_move_or_lag_never_write_over_blocks_that_others_wait_for(p
         "memory": "9MiB",
         "strategy": {"access": "pread", "readers": 2, "batch_buffers": 2},
     }
-    expected = plain.contiguous(1600, 16, 2, 1, "wrap")[0]
+    expected = plain.contiguous(1600, 16, 2, 1, "fill")[0]
     for victim in (0, 1):
         each = lambda rank: {"actions": [{"stop": 2 if rank == victim else None}], "rest": how == "break"}  # noqa: B023, E731
         ranks = pool.begin(2, work.act, each, path=path, options=options)
@@ -347,7 +347,7 @@ def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool,
         ({"batch_size": 5}, "batch_size"),
         ({"seed": 1}, "seed"),
         ({"order": "shuffle"}, "order"),
-        ({"last": "drop"}, "last"),
+        ({"last_batch": "drop"}, "last_batch"),
         ({"memory": "33MiB"}, "memory"),
         ({"strategy": {"readers": 3}}, "strategy.readers"),
         ({"strategy": {"access": "pread"}}, "strategy.access"),

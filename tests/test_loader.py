@@ -57,9 +57,9 @@ def test_a_strategy_never_changes_the_samples(make, small_records, strategy):
 
 
 @pytest.mark.parametrize("order", ["sequential", "contiguous"])
-@pytest.mark.parametrize("last", ["wrap", "drop", "short"])
+@pytest.mark.parametrize("last", ["fill", "drop", "partial"])
 def test_walking_with_a_cursor_gives_the_same_samples_as_the_index(make, small_records, order, last):
-    options = {"order": order, "last": last, "batch_size": 7}
+    options = {"order": order, "last_batch": last, "batch_size": 7}
     walking, plain = make(strategy="lmdb", **options), make(**options)
     for _ in range(2):
         found = []
@@ -152,16 +152,16 @@ def test_a_function_of_a_batch_that_raises_counts_its_batch(make):
 
 @pytest.mark.parametrize(
     ("last", "steps", "lengths"),
-    [("wrap", 13, [8] * 13), ("drop", 12, [8] * 12), ("short", 13, [8] * 12 + [4])],
+    [("fill", 13, [8] * 13), ("drop", 12, [8] * 12), ("partial", 13, [8] * 12 + [4])],
 )
 def test_the_end_of_an_epoch_is_as_last_says(make, last, steps, lengths):
-    loader = make(order="sequential", last=last)
+    loader = make(order="sequential", last_batch=last)
     assert len(loader) == steps
     assert [len(batch) for batch in ids(loader)] == lengths
 
 
 def test_a_circular_database_flows_on(make):
-    loader = make(order="sequential", last="carry", batch_size=30)
+    loader = make(order="sequential", last_batch="carry", batch_size=30)
     flat = [number for _ in range(3) for batch in ids(loader) for number in batch]
     assert flat == [number % 100 for number in range(len(flat))]
 
@@ -447,8 +447,8 @@ def test_a_state_brings_its_lanes_and_groups_along(make, says):
     [
         ({"seed": 9}, (9, 0)),
         ({"kind": "shuffle"}, ("shuffle", "group")),
-        ({"last": "drop"}, ("drop", "wrap")),
-        ({"version": 1}, (1, 2)),
+        ({"last_batch": "drop"}, ("drop", "fill")),
+        ({"version": 2}, (2, 3)),
         ({"fingerprint": "0"}, (0,)),
         (
             {"global_batch": 16, "lanes": 8},
@@ -465,10 +465,10 @@ def test_a_state_brings_its_lanes_and_groups_along(make, says):
         ({"lanes": 3}, (8, 3)),
         ({"group_samples": "zz"}, ("group_samples", 1, "zz")),
         ({"group_window": None}, ("group_window", 1, None)),
-        ({"version": 2.0}, ("2.0", 2)),
+        ({"version": 3.0}, ("3.0", 3)),
         ({"step": 1.0}, ("step", "1.0")),
         ({"seed": 2**70}, (1180591620717411303424, 0)),
-        ({"last": "\udcff"}, ("wrap",)),
+        ({"last_batch": "\udcff"}, ("fill",)),
         ({"kind": [1]}, (1, "group")),
     ],
 )
@@ -489,12 +489,12 @@ def test_what_is_no_state_is_refused(make, says):
             loader.load_state_dict(state)
 
 
-def test_a_checkpoint_of_version_2_is_written_and_loaded_in_these_words(make):
+def test_a_checkpoint_of_version_3_is_written_and_loaded_in_these_words(make):
     loader = make(order=forebay.Group(samples=5, window=3, lanes=4), seed=7)
     kept = {
-        "version": 2,
+        "version": 3,
         "kind": "group",
-        "last": "wrap",
+        "last_batch": "fill",
         "seed": 7,
         "epoch": 2,
         "step": 5,
@@ -536,7 +536,7 @@ def test_options_come_from_the_environment(make, monkeypatch):
         ({"memory": 4096}, ()),
         ({"order": "sorted"}, ()),
         ({"strategy": "lmm-dia"}, ("io_uring",)),
-        ({"order": "shuffle", "last": "carry"}, ("carry",)),
+        ({"order": "shuffle", "last_batch": "carry"}, ("carry",)),
         ({"order": forebay.Group(lanes=3)}, ("lanes",)),
         ({"batch": 3}, ("batch=", 3)),
     ],

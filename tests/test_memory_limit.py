@@ -57,7 +57,7 @@ def limited(path, extra_mib, limit="RLIMIT_AS", **options):
 
 @pytest.mark.parametrize("strategy", ["forebay", "pread", "mmap", "io_uring"])
 def test_a_default_loader_works_in_the_address_space_that_a_limit_leaves(path, strategy):
-    found = limited(path, 1536, strategy=strategy, last="short")
+    found = limited(path, 1536, strategy=strategy, last_batch="partial")
     assert found["samples"] == list(range(SAMPLES)), found
     memory = found["config"]["memory"]
     assert memory["budget_bytes"] == memory["bound_bytes"] // 2 <= 768 << 20
@@ -65,7 +65,7 @@ def test_a_default_loader_works_in_the_address_space_that_a_limit_leaves(path, s
 
 
 def test_a_loader_that_would_like_more_than_the_limit_leaves_takes_less(path):
-    wide = {"strategy": "pread", "order": "shuffle", "last": "short"}
+    wide = {"strategy": "pread", "order": "shuffle", "last_batch": "partial"}
     plenty = limited(path, 4096, **wide)["config"]["memory"]["region_bytes"]
     found = limited(path, 2 * plenty // 3 >> 20, **wide)
     assert found["samples"] == list(range(SAMPLES)), found
@@ -74,7 +74,7 @@ def test_a_loader_that_would_like_more_than_the_limit_leaves_takes_less(path):
 
 @pytest.mark.parametrize("strategy", ["forebay", "mmap"])
 def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_so(path, strategy):
-    found = limited(path, 200, strategy=strategy, memory="40MiB", order="shuffle", last="short")
+    found = limited(path, 200, strategy=strategy, memory="40MiB", order="shuffle", last_batch="partial")
     assert found["samples"] == list(range(SAMPLES)), found
     assert not found["mapped"]
     assert found["config"]["reading"]["mapping"] == "none"

@@ -74,7 +74,7 @@ def test_the_code_to_write_instead_runs(text, data, daemon):
     epochs = {"for epoch in range(2)": 2, "for epoch in range(10)": 10}
     expected = next((count for mark, count in epochs.items() if mark in smaller), 1)
     # 130 samples are two batches of 64, and a third one where the last is not dropped.
-    assert len(steps) == expected * (2 if 'last="drop"' in smaller else 3)
+    assert len(steps) == expected * (2 if 'last_batch="drop"' in smaller else 3)
     assert {shape[0] for shape in steps} == {64}
 
 

@@ -54,7 +54,7 @@ def start(path, ranks, code, *arguments):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("order", ["group", "shuffle"])
 def test_ranks_find_each_other_and_get_every_sample_once_together(tmp_path, records, ranks, order):
-    options = {"batch_size": 6, "order": order, "last": "short", "world": "auto"}
+    options = {"batch_size": 6, "order": order, "last_batch": "partial", "world": "auto"}
     done = start(tmp_path, ranks, EPOCHS, records, json.dumps(options))
     assert done.returncode == 0, done.stderr
     found = emitted(done)
@@ -87,7 +87,7 @@ with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
 def test_ranks_on_nodes_find_those_of_their_own_and_get_every_sample_once_together(
     tmp_path, records, either, per_node
 ):
-    options = {"batch_size": 6, "order": "shuffle", "last": "short"}
+    options = {"batch_size": 6, "order": "shuffle", "last_batch": "partial"}
     done = either.run(tmp_path, per_node, ON_NODES, records, json.dumps(options))
     assert done.returncode == 0, done.stderr
     found = emitted(done)
@@ -104,7 +104,7 @@ def test_ranks_on_nodes_find_those_of_their_own_and_get_every_sample_once_togeth
 
 
 def test_ranks_under_mpich_find_each_other_on_one_node(tmp_path, records, mpich):
-    options = {"batch_size": 6, "order": "group", "last": "short"}
+    options = {"batch_size": 6, "order": "group", "last_batch": "partial"}
     done = mpich.run(tmp_path, [3], EPOCHS, records, json.dumps(options))
     assert done.returncode == 0, done.stderr
     found = emitted(done)
@@ -313,7 +313,7 @@ def test_two_jobs_at_once_do_not_meet(tmp_path, records):
     script.write_text(mpi.PRELUDE + EPOCHS)
     jobs = []
     for batch in (5, 6):
-        options = {"batch_size": batch, "order": "shuffle", "last": "short", "seed": batch}
+        options = {"batch_size": batch, "order": "shuffle", "last_batch": "partial", "seed": batch}
         jobs.append(
             subprocess.Popen(
                 [

@@ -46,7 +46,7 @@ def same(found, expected):
 def walk(dataset, order="sequential"):
     """All samples through a loader: field → rows by id."""
     rows = {}
-    with forebay.Loader(dataset, 8, order=order, last="short", epochs=1, world="single") as loader:
+    with forebay.Loader(dataset, 8, order=order, last_batch="partial", epochs=1, world="single") as loader:
         for batch in loader:
             for position, number in enumerate(batch.indices):
                 assert int(number) not in rows
@@ -117,7 +117,7 @@ def test_several_ranks_get_each_sample_of_all_shards_once(pool, tmp_path, suffix
         else:
             np.savez(tmp_path / f"part-{number}.npz", data=part, twice=2 * part)
     expected = np.concatenate(parts)
-    options = {"batch_size": 4, "order": order, "last": "short"}
+    options = {"batch_size": 4, "order": order, "last_batch": "partial"}
     found = pool.run(ranks, work.samples, path=str(tmp_path / f"part-*.{suffix}"), options=options)
     rows = {}
     for steps in found:

@@ -91,7 +91,9 @@ def large(tmp_path_factory):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_each_sample_comes_once_per_epoch_as_it_is(pool, tier_data, digests, kind, nodes):
     # With one sample per rank and step, a digest is that of a sample.
-    found = deliver(pool, tier_data.formats[kind], kind, nodes, batch=len(nodes), options={"last": "short"})
+    found = deliver(
+        pool, tier_data.formats[kind], kind, nodes, batch=len(nodes), options={"last_batch": "partial"}
+    )
     assert len({len(one["steps"]) for one in found}) == 1
     expected = digests(kind)
     for one in found:
@@ -114,14 +116,14 @@ def test_one_reader_per_node_in_turns_reads_the_same(pool, large, nodes):
     assert of_level(turns, "source", 1) == of_level(plain, "source", 1)
 
 
-@pytest.mark.parametrize("last", ["wrap", "drop", "short"])
+@pytest.mark.parametrize("last", ["fill", "drop", "partial"])
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 0, 0, 1]], ids=str)
 def test_an_epoch_ends_as_asked(pool, tier_data, nodes, last):
-    found = deliver(pool, tier_data.formats["raw"], "raw", nodes, options={"last": last}, epochs=3)
+    found = deliver(pool, tier_data.formats["raw"], "raw", nodes, options={"last_batch": last}, epochs=3)
     steps = SAMPLES // 12 if last == "drop" else -(-SAMPLES // 12)
     assert {len(one["steps"]) for one in found} == {3 * steps}
     for ids in ids_of(found):
-        if last == "short":
+        if last == "partial":
             assert sorted(ids) == list(range(SAMPLES))
         elif last == "drop":
             assert len(ids) == len(set(ids)) == steps * 12
@@ -134,7 +136,7 @@ def test_an_epoch_ends_as_asked(pool, tier_data, nodes, last):
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_what_is_not_kept_is_read_once_per_epoch(pool, large, nodes, times):
     store = LARGE_BYTES // (times * len(set(nodes))) if times > 1 else "64MiB"
-    more = {"options": {"last": "short", "epochs": 3}, "epochs": 3, "store": store, "batch": 36}
+    more = {"options": {"last_batch": "partial", "epochs": 3}, "epochs": 3, "store": store, "batch": 36}
     found = deliver(pool, large, "raw", nodes, **more)
     streaming = found[0]["order"]["streaming"]
     kept = streaming["resident_share"]
@@ -195,7 +197,7 @@ def test_the_window_of_a_state_goes_on(pool, large):
 
 @pytest.mark.parametrize("nodes", [[0, 0], [0, 1]], ids=str)
 def test_bad_samples_are_replaced(pool, tier_data, nodes):
-    options = {"bad_samples": "skip", "last": "short"}
+    options = {"bad_samples": "skip", "last_batch": "partial"}
     arguments = {
         "opening": {"schema": "caffe-datum"},
         "options": {"batch_size": 6, "memory": MEMORY, **options},
@@ -218,7 +220,7 @@ def test_more_windows_are_read_ahead_where_memory_allows(pool, large):
 
 
 def test_an_epoch_that_was_left_is_followed_by_the_next(large):
-    options = {"order": "opportunistic:window=3", "memory": MEMORY, "last": "short"}
+    options = {"order": "opportunistic:window=3", "memory": MEMORY, "last_batch": "partial"}
     options["strategy"] = forebay.Strategy(store=LARGE_BYTES // 4)
     dataset = forebay.open(large, **opening("raw"))
     with forebay.Loader(dataset, 36, **options) as loader:
@@ -306,7 +308,7 @@ def test_a_window_and_a_section_are_all_that_memory_needs(pool, large):
     # The least memory that a loader names works, and reads nothing twice.
     more = {"store": LARGE_BYTES // 4, "batch": 36, "order": "opportunistic:window=3"}
     (found,) = deliver(pool, large, "raw", [0], **more)
-    options = {"memory": found["memory"]["minimum_bytes"], "last": "short", "epochs": 2}
+    options = {"memory": found["memory"]["minimum_bytes"], "last_batch": "partial", "epochs": 2}
     least = deliver(pool, large, "raw", [0], **more | {"options": options})
     streamed = least[0]["order"]["streaming"]["streamed_bytes"]
     assert of_level(least, "source", 1) == streamed
@@ -314,7 +316,7 @@ def test_a_window_and_a_section_are_all_that_memory_needs(pool, large):
 
 
 def test_checksums_are_compared(pool, tier_data, digests):
-    options = {"checksums": True, "last": "short"}
+    options = {"checksums": True, "last_batch": "partial"}
     found = deliver(pool, tier_data.formats["tfrecord"], "tfrecord", [0, 1], batch=2, options=options)
     expected = digests("tfrecord")
     assert all(digest == expected[ids[0]] for one in found for ids, digest in one["steps"] if ids)

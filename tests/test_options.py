@@ -25,10 +25,14 @@ def test_the_argument_counts_before_the_environment_before_the_file_before_the_d
 def test_origins_name_every_value_that_is_no_default():
     Path("other.toml").write_text('memory = "1GiB"\n')
     found = resolve(
-        {"seed": 1, "last": None, "memory": None, "name": None},
-        {"FOREBAY_CONFIG": "other.toml", "FOREBAY_LAST": "drop"},
+        {"seed": 1, "last_batch": None, "memory": None, "name": None},
+        {"FOREBAY_CONFIG": "other.toml", "FOREBAY_LAST_BATCH": "drop"},
     )
-    assert found.origins == {"seed": "seed=", "last": "FOREBAY_LAST", "memory": "other.toml: memory"}
+    assert found.origins == {
+        "seed": "seed=",
+        "last_batch": "FOREBAY_LAST_BATCH",
+        "memory": "other.toml: memory",
+    }
     assert found["memory"] == 2**30
 
 
@@ -54,7 +58,7 @@ def test_every_option_can_stand_in_the_environment():
         "strategy": ("pread", forebay.Strategy(access="pread")),
         "memory": ("64MiB", 64 * 2**20),
         "epochs": ("3", 3),
-        "last": ("short", "short"),
+        "last_batch": ("partial", "partial"),
         "bad_samples": ("raise", "raise"),
         "checksums": ("true", True),
         "threads": ("4", 4),
@@ -131,7 +135,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
             "lmb",
             ("strategy=", "io_uring", "lmb"),
         ),
-        ("last", "pad", ("last=", "pad")),
+        ("last_batch", "pad", ("last_batch=", "pad")),
         ("world", "mpich", ("world=", "mpich")),
         ("schema", "jpeg", ("schema=", "jpeg")),
         ("batch_size", 0, ("batch_size=", 1, 0)),
@@ -183,12 +187,24 @@ def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
         resolve({name: value}, {})
 
 
+def test_the_old_name_of_an_option_and_of_its_values_says_the_new_one(says):
+    with says(forebay.OptionError, "last=", "last_batch="):
+        forebay.Loader("x.npy", 4, last="short")
+    with says(forebay.OptionError, "wrap", "fill"):
+        resolve({"last_batch": "wrap"}, {})
+    with says(forebay.OptionError, "FOREBAY_LAST", "FOREBAY_LAST_BATCH"):
+        resolve({}, {"FOREBAY_LAST": "short"})
+    Path("forebay.toml").write_text('last = "wrap"\n')
+    with says(forebay.OptionError, "forebay.toml", "last_batch"):
+        resolve({"last_batch": None}, {})
+
+
 def test_an_error_begins_with_the_place_of_the_value(says):
     with says(forebay.OptionError, "FOREBAY_SEED", "x"):
         resolve({"seed": None}, {"FOREBAY_SEED": "x"})
-    Path("forebay.toml").write_text('last = "never"\n')
+    Path("forebay.toml").write_text('last_batch = "never"\n')
     with says(forebay.OptionError, "forebay.toml"):
-        resolve({"last": None}, {})
+        resolve({"last_batch": None}, {})
 
 
 @pytest.mark.parametrize(
@@ -263,10 +279,14 @@ def test_tests_do_not_see_the_file_of_this_system(system_file):
 
 
 def test_the_file_of_the_system_comes_last_and_may_define_tiers(says):
-    Path("system.toml").write_text('seed = 5\nlast = "short"\ntiers = [{path = "/scratch", size = "1GiB"}]\n')
+    Path("system.toml").write_text(
+        'seed = 5\nlast_batch = "partial"\ntiers = [{path = "/scratch", size = "1GiB"}]\n'
+    )
     Path("forebay.toml").write_text("seed = 6\n")
-    found = resolve({"seed": None, "tiers": None, "last": "drop"}, {"FOREBAY_SYSTEM_CONFIG": "system.toml"})
-    assert (found["seed"], found["last"]) == (6, "drop")
+    found = resolve(
+        {"seed": None, "tiers": None, "last_batch": "drop"}, {"FOREBAY_SYSTEM_CONFIG": "system.toml"}
+    )
+    assert (found["seed"], found["last_batch"]) == (6, "drop")
     assert found["tiers"] == (Tier(path="/scratch", size=2**30),)
     assert found.origins["tiers"] == "system.toml: tiers"
     assert found.of_system == {"tiers"}

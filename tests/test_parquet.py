@@ -154,7 +154,7 @@ def test_several_ranks_get_each_sample_once(pool, tmp_path, ranks):
 
     values = np.arange(ROWS)
     pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=10)
-    options = {"batch_size": 4, "order": "group", "last": "short"}
+    options = {"batch_size": 4, "order": "group", "last_batch": "partial"}
     found = pool.run(ranks, work.samples, path=str(tmp_path / "a.parquet"), options=options)
     seen = {}
     for steps in found:

@@ -124,7 +124,14 @@ def alone(pool, small_lmdb):
 
 
 def options(order, ranks):
-    return {"batch_size": 16 // ranks, "order": order, "seed": 5, "last": "drop", "threads": 2, "prefetch": 3}
+    return {
+        "batch_size": 16 // ranks,
+        "order": order,
+        "seed": 5,
+        "last_batch": "drop",
+        "threads": 2,
+        "prefetch": 3,
+    }
 
 
 def flat(ranks):
@@ -420,7 +427,7 @@ def test_the_empty_part_of_a_rank_is_a_batch_without_fields(pool, small_lmdb):
         4,
         short,
         path=str(small_lmdb),
-        options={"batch_size": 24, "order": "sequential", "last": "short", "threads": 2},
+        options={"batch_size": 24, "order": "sequential", "last_batch": "partial", "threads": 2},
     )
     lengths = [one[-1] for one in found]
     assert sum(one[0] for one in lengths) == 4

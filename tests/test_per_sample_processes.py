@@ -87,7 +87,7 @@ def test_a_sample_is_augmented_alike_on_ranks_and_after_a_resume(pool, small_lmd
             "batch_size": 16 // ranks,
             "order": "shuffle",
             "seed": 5,
-            "last": "drop",
+            "last_batch": "drop",
             "prefetch": 3,
             **more,
         }

@@ -186,7 +186,7 @@ def dataset(tmp_path, backing):
 def epoch(path, **options):
     """Read an epoch with one rank; return the samples by number."""
     found = {}
-    settings = {"order": "shuffle", "world": "single", "last": "short", **options}
+    settings = {"order": "shuffle", "world": "single", "last_batch": "partial", **options}
     with forebay.Loader(path, 8, **settings) as loader:
         for batch in loader:
             for index, sample in zip(batch.indices, batch["data"], strict=True):

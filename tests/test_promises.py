@@ -22,7 +22,7 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.sweep(together=2)
-@pytest.mark.parametrize("last", ["wrap", "drop", "short", "carry"])
+@pytest.mark.parametrize("last", ["fill", "drop", "partial", "carry"])
 @pytest.mark.parametrize("order", plain.ORDERS)
 @pytest.mark.parametrize("strategy", plain.STRATEGIES)
 def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
@@ -30,7 +30,7 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
 ):
     if last == "carry" and order != "sequential":
         with pytest.raises(forebay.OptionError, match=r"carry"):
-            work.make(mixed, {}, {"batch_size": 4, **plain.ORDERS[order], "last": last})
+            work.make(mixed, {}, {"batch_size": 4, **plain.ORDERS[order], "last_batch": last})
         return
     if not plain.fits(strategy, order):
         options = {"batch_size": 4, **plain.ORDERS[order], "strategy": plain.STRATEGIES[strategy]}
@@ -46,7 +46,7 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
                 ranks,
                 work.deliver,
                 path=path,
-                options={**options, "last": last, "strategy": strategy_options},
+                options={**options, "last_batch": last, "strategy": strategy_options},
                 epochs=3,
             )
             for epoch in range(3):
@@ -78,11 +78,11 @@ def test_every_sample_comes_once_per_epoch_over_all_ranks(pool, even, order, ran
     if order == "group":
         options["group"] = {"samples": 9, "window": 2}
     whole = batch * ranks
-    for last in ("wrap", "drop", "short"):
-        found = pool.run(ranks, work.deliver, path=even, options={**options, "last": last}, epochs=2)
+    for last in ("fill", "drop", "partial"):
+        found = pool.run(ranks, work.deliver, path=even, options={**options, "last_batch": last}, epochs=2)
         for epoch in range(2):
             ids = [number for step in plain.joined(plain.together(found, epoch)) for number in step]
-            if last == "short":
+            if last == "partial":
                 assert sorted(ids) == list(range(plain.SAMPLES))
             elif last == "drop":
                 assert len(set(ids)) == len(ids) == plain.SAMPLES // whole * whole
@@ -96,7 +96,7 @@ def test_a_circular_database_gives_every_sample_equally_often_over_the_epochs_th
         3,
         work.deliver,
         path=even,
-        options={"batch_size": 4, "order": "sequential", "last": "carry"},
+        options={"batch_size": 4, "order": "sequential", "last_batch": "carry"},
         epochs=5,
     )
     flat = [
@@ -107,20 +107,20 @@ def test_a_circular_database_gives_every_sample_equally_often_over_the_epochs_th
 
 def test_short_last_batches_may_be_empty_on_some_ranks(pool, even):
     found = pool.run(
-        4, work.deliver, path=even, options={"batch_size": 24, "order": "shuffle", "last": "short"}
+        4, work.deliver, path=even, options={"batch_size": 24, "order": "shuffle", "last_batch": "partial"}
     )
     assert [[len(step) for step in one["found"][0]] for one in found] == [[24, 5], [24, 0], [24, 0], [24, 0]]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_batch_larger_than_the_data_set_is_refused_unless_short(pool, even, ranks):
-    for last in ("wrap", "drop"):
-        options = {"batch_size": 200, "order": "shuffle", "last": last}
+    for last in ("fill", "drop"):
+        options = {"batch_size": 200, "order": "shuffle", "last_batch": last}
         for one in pool.outcomes(pool.begin(ranks, work.deliver, path=even, options=options)):
             assert isinstance(one, Raised)
             assert "batch larger than the data set" in one.message
             assert f"has {plain.SAMPLES}" in one.message
-    options = {"batch_size": 200, "order": "shuffle", "last": "short"}
+    options = {"batch_size": 200, "order": "shuffle", "last_batch": "partial"}
     found = pool.run(ranks, work.deliver, path=even, options=options, epochs=2)
     assert sorted(plain.joined(plain.together(found, 1))[0]) == list(range(plain.SAMPLES))
 
@@ -129,9 +129,9 @@ def test_a_batch_larger_than_the_data_set_is_refused_unless_short(pool, even, ra
 
 
 @pytest.mark.parametrize("order", plain.ORDERS)
-@pytest.mark.parametrize("last", ["wrap", "drop", "short"])
+@pytest.mark.parametrize("last", ["fill", "drop", "partial"])
 def test_resume_at_any_step_equals_uninterrupted(pool, mixed, order, last):
-    options = {"batch_size": 4, **plain.ORDERS[order], "last": last, "seed": 8}
+    options = {"batch_size": 4, **plain.ORDERS[order], "last_batch": last, "seed": 8}
     whole = pool.run(3, work.deliver, path=mixed, options=options, epochs=3)
     steps = whole[0]["steps"]
     for stop in range(2 * steps + 1):
@@ -235,7 +235,7 @@ def test_a_given_order_that_fails_in_a_later_epoch_leaves_a_loader_that_works(ev
             raise KeyError(epoch)
         return work.given_ids(plain.SAMPLES, 1, epoch)
 
-    with forebay.Loader(even, 4, order=order, memory="16MiB", last="short") as loader:
+    with forebay.Loader(even, 4, order=order, memory="16MiB", last_batch="partial") as loader:
         assert sum(len(batch.indices) for batch in loader) == plain.SAMPLES
         with pytest.raises(KeyError):
             next(iter(loader))

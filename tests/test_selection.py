@@ -81,7 +81,7 @@ def test_a_mask_selects_where_it_is_true(opened):
 def test_ranks_get_each_selected_sample_once(pool, opened, kind, order):
     dataset, _ = opened(kind)
     chosen = dataset.select(SCATTERED)
-    options = {"batch_size": 7, "order": order, "memory": MEMORY, "last": "short"}
+    options = {"batch_size": 7, "order": order, "memory": MEMORY, "last_batch": "partial"}
     one = pool.run(1, choice.deliver, dataset=chosen, options=options | {"batch_size": 14})[0][0]
     assert sorted(itertools.chain(*(ids for ids, _ in one))) == sorted([*range(90), *range(90)])
     two = [steps for steps, _ in pool.run(2, choice.deliver, dataset=chosen, options=options)]

@@ -126,7 +126,7 @@ def test_batches_do_not_depend_on_the_limits_of_requests(pool, tier_data, plain,
 
 def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
     path, nodes, epochs = tier_data.formats["raw"], [0, 1], 2
-    whole = deliver(pool, path, "raw", nodes, epochs=epochs, options={"last": "drop", "epochs": epochs})
+    whole = deliver(pool, path, "raw", nodes, epochs=epochs, options={"last_batch": "drop", "epochs": epochs})
     steps = sum(len(one["steps"]) for one in whole)
     # One per node and step, but where a step needs nothing of the other node.
     assert 0 < requests_to_peers(whole) <= steps
@@ -136,7 +136,7 @@ def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
         "raw",
         nodes,
         epochs=epochs,
-        options={"last": "drop", "epochs": epochs},
+        options={"last_batch": "drop", "epochs": epochs},
         fetch={"fetch_bytes": "4KiB"},
     )
     assert of_level(cut, "peers") == of_level(whole, "peers")

@@ -8,7 +8,7 @@ import pytest
 
 import sweeps
 
-SIZES = {"strategy": 9, "order": 5, "last": 4}
+SIZES = {"strategy": 9, "order": 5, "last_batch": 4}
 CASES = [dict(zip(SIZES, values, strict=True)) for values in product(*map(range, SIZES.values()))]
 
 

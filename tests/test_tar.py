@@ -271,5 +271,5 @@ def test_keys_are_a_field_where_they_are_asked_for(tmp_path, pool, kind, ranks):
     found = fields.everything(pool, str(path), {"fields": ["__key__", "jpg"]}, ranks, "group")
     assert [found[number]["__key__"].tobytes() for number in range(len(expected))] == expected
     alone = forebay.open(path, fields=["__key__"], decode={"__key__": "text"})
-    with forebay.Loader(alone, 4, order="sequential", last="short") as loader:
+    with forebay.Loader(alone, 4, order="sequential", last_batch="partial") as loader:
         assert [key for batch in loader for key in batch["__key__"]] == [key.decode() for key in expected]

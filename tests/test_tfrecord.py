@@ -382,7 +382,13 @@ def test_a_loader_computes_checksums_of_data_on_request(tmp_path, strategy, reco
     start = sum(len(record) + 16 for record in records[:bad])
     damaged(path, start + 12 + len(records[bad]) // 2, b"!")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    options = {"batch_size": 4, "order": "shuffle", "last": "short", "strategy": strategy, "world": "single"}
+    options = {
+        "batch_size": 4,
+        "order": "shuffle",
+        "last_batch": "partial",
+        "strategy": strategy,
+        "world": "single",
+    }
 
     def delivered(name, **more):
         with forebay.Loader(dataset, name=name, **options, **more) as loader:

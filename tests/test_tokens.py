@@ -91,7 +91,7 @@ def test_samples_are_the_windows_that_numpy_cuts(written, kind, dtype, window, s
         assert dataset[number]["tokens"].dtype == dtype
         np.testing.assert_array_equal(dataset[number]["tokens"], expected[number])
     size = min(len(expected), 16)
-    with forebay.Loader(dataset, size, order="shuffle", memory=MEMORY, last="short") as loader:
+    with forebay.Loader(dataset, size, order="shuffle", memory=MEMORY, last_batch="partial") as loader:
         seen = []
         for batch in loader:
             np.testing.assert_array_equal(batch["tokens"], expected[batch.indices])
@@ -128,7 +128,7 @@ def test_cut_windows_end_with_their_documents(tmp_path, seed):
                 break
             start += stride
     assert dataset.fields == {"tokens": ("int32", None)}
-    with forebay.Loader(dataset, 5, order="sequential", memory=MEMORY, last="short") as loader:
+    with forebay.Loader(dataset, 5, order="sequential", memory=MEMORY, last_batch="partial") as loader:
         found = [row.copy() for batch in loader for row in batch["tokens"]]
         assert [row.tolist() for row in found] == [row.tolist() for row in expected]
         assert [dataset[number]["tokens"].tolist() for number in range(3)] == [
@@ -155,7 +155,7 @@ def test_document_ids_count_from_the_start_of_a_window(tmp_path):
 
 def test_ranks_share_windows_as_one_process_reads_them(pool, tmp_path):
     dataset = quietly(write_pair(tmp_path / "x", values(), [TOKENS]), 65, stride=64)
-    options = {"batch_size": 4, "order": "group", "memory": MEMORY, "last": "drop"}
+    options = {"batch_size": 4, "order": "group", "memory": MEMORY, "last_batch": "drop"}
     two = pool.run(2, choice.deliver, dataset=dataset, options=options, epochs=1)
     seen = [number for steps, _ in two for ids, _ in steps for number in ids]
     assert len(seen) == len(set(seen)) == len(dataset) // 8 * 8

@@ -14,7 +14,7 @@ from ranks import warm
 
 SAMPLES, COLUMNS = 4001, 300
 EPOCHS = 7
-OPTIONS = {"memory": "16MiB", "seed": 3, "last": "short", "epochs": EPOCHS}
+OPTIONS = {"memory": "16MiB", "seed": 3, "last_batch": "partial", "epochs": EPOCHS}
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:
 def epoch(dataset: forebay.Dataset, batch: int) -> tuple[float, float]:
     """Seconds to make a loader, and of an epoch from its first request to its last batch."""
     begun = time.perf_counter()
-    with forebay.Loader(dataset, batch, order="group", epochs=1, last="short", world="single") as loader:
+    with forebay.Loader(
+        dataset, batch, order="group", epochs=1, last_batch="partial", world="single"
+    ) as loader:
         made = time.perf_counter()
         got = sum(len(taken.indices) for taken in loader)
         ended = time.perf_counter()

@@ -81,7 +81,13 @@ def _rows(
 
     @cache
     def loader(path: Path) -> forebay.Loader:
-        options = {"order": order, "epochs": epochs, "last": "short", "world": "single", "name": path.name}
+        options = {
+            "order": order,
+            "epochs": epochs,
+            "last_batch": "partial",
+            "world": "single",
+            "name": path.name,
+        }
         return stack.enter_context(forebay.Loader(samples.open(path), batch, **options))
 
     def ours(path: Path) -> Iterator[np.ndarray]:

@@ -25,7 +25,7 @@ class Feed:
     def __init__(self, dataset: Set, order: str, batch: int, **options: Any) -> None:
         self.dataset = dataset
         self._source = forebay.open(dataset.path, schema=options.pop("schema", "raw"))
-        options = {"world": "single", "last": "drop", "seed": 1} | options
+        options = {"world": "single", "last_batch": "drop", "seed": 1} | options
         self.loader = forebay.Loader(
             self._source, batch_size=batch, order=order, name=f"bench-{next(_names)}", **options
         )

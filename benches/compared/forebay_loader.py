@@ -53,7 +53,7 @@ class _Epochs:
             world=world,
             epochs=1,
             memory="1GiB",
-            last="short",
+            last_batch="partial",
             **self._options(),
         )
 

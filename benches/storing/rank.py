@@ -40,7 +40,7 @@ def main() -> None:
     memory: list[int] = []
     others = []
     options = {key: job[key] for key in ("order", "memory", "epochs")}
-    options |= {"strategy": forebay.Strategy(**job["strategy"]), "last": "drop", "world": world}
+    options |= {"strategy": forebay.Strategy(**job["strategy"]), "last_batch": "drop", "world": world}
     dataset = forebay.open(job["path"], schema=SCHEMA)
     with forebay.Loader(dataset, job["batch"], **options) as loader:
         share = loader.config.store

@@ -52,7 +52,7 @@ def main() -> None:
     pss = 0
     begun = time.perf_counter()
     loader = forebay.Loader(
-        path, BATCH, order="shuffle", epochs=MOST_EPOCHS, last="drop", world="single", memory="64MiB"
+        path, BATCH, order="shuffle", epochs=MOST_EPOCHS, last_batch="drop", world="single", memory="64MiB"
     )
     with loader:
         while len(losses) < MOST_EPOCHS and time.perf_counter() - begun < seconds:

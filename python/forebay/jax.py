@@ -185,10 +185,14 @@ def _check_sharding(loader: Loader, sharding: object) -> None:
             f"and a step has {samples} samples",
             f"choose a batch size that is a multiple of {parts // np.gcd(parts, processes)}",
         )
-    if parts > 1 and loader._options["last"] == "short" and len(loader.dataset) % (loader.batch_size * ranks):
+    if (
+        parts > 1
+        and loader._options["last_batch"] == "partial"
+        and len(loader.dataset) % (loader.batch_size * ranks)
+    ):
         raise option_error(
-            f'forebay.jax.loader: last="short" makes a last step that {parts} devices may not divide',
-            'use last="wrap" or "drop"',
+            f'forebay.jax.loader: last_batch="partial" makes a last step that {parts} devices may not divide',
+            'use last_batch="fill" or "drop"',
         )
 
 

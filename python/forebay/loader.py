@@ -159,11 +159,11 @@ class Loader:
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
         default unknown: the loader prefetches into the next epoch.
-    last : {"wrap", "drop", "short", "carry"}
-        What happens where the samples of an epoch do not fill the last step. ``wrap``: samples from
-        the start of the epoch fill it. ``drop``: the remaining samples are left out. ``short``: the
-        step is shorter, and a rank's part may be empty. ``carry``: the next epoch starts where this
-        one ended (order ``sequential`` only). Default ``"wrap"``.
+    last_batch : {"fill", "drop", "partial", "carry"}
+        What happens where the samples of an epoch do not fill the last step. ``fill``: samples from
+        the start of the epoch fill it. ``drop``: the remaining samples are left out. ``partial``:
+        the step is shorter, and a rank's part may be empty. ``carry``: the next epoch starts where
+        this one ended (order ``sequential`` only). Default ``"fill"``.
     bad_samples : {"raise", "skip"}
         What happens where a sample cannot be read or decoded. ``raise``: an error that names file
         and offset. ``skip``: the nearest earlier good sample of the order replaces it,
@@ -238,7 +238,7 @@ class Loader:
         copy_threads: int | None = None,
         copy_bytes: int | str | None = None,
         epochs: int | None = None,
-        last: str | None = None,
+        last_batch: str | None = None,
         bad_samples: str | None = None,
         checksums: bool | None = None,
         sample: Callable[..., Any] | None = None,
@@ -275,7 +275,7 @@ class Loader:
                 "copy_threads": copy_threads,
                 "copy_bytes": copy_bytes,
                 "epochs": epochs,
-                "last": last,
+                "last_batch": last_batch,
                 "bad_samples": bad_samples,
                 "checksums": checksums,
                 "threads": threads,
@@ -370,7 +370,7 @@ class Loader:
             "batch_size": self._batch_size,
             "order": self._order,
             "seed": self._options["seed"],
-            "last": self._options["last"],
+            "last_batch": self._options["last_batch"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
             "strategy": asdict(strategy_for(self._options, works_ahead=self._pipeline is not None)),
@@ -611,10 +611,11 @@ class Loader:
         Returns
         -------
         dict
-            Integers and strings: ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step``
-            (batches delivered), ``global_batch``, ``lanes``, ``group_samples``, ``group_window``
-            and ``fingerprint`` (of the data set); ``mixture`` for a :class:`Mixture`, ``weights``
-            (their digest) for :class:`Weighted`, and parameters of some other orders.
+            Integers and strings: ``version``, ``kind``, ``last_batch``, ``seed``, ``epoch``,
+            ``step`` (batches delivered), ``global_batch``, ``lanes``, ``group_samples``,
+            ``group_window`` and ``fingerprint`` (of the data set); ``mixture`` for a
+            :class:`Mixture`, ``weights`` (their digest) for :class:`Weighted`, and parameters of
+            some other orders.
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)

@@ -42,7 +42,9 @@ __all__ = [
     "resolve",
 ]
 
-ORDERS, LASTS, BAD_SAMPLES = (tuple(_native.option_words(name)) for name in ("order", "last", "bad_samples"))
+ORDERS, LASTS, BAD_SAMPLES = (
+    tuple(_native.option_words(name)) for name in ("order", "last_batch", "bad_samples")
+)
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
@@ -561,8 +563,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "multiprocessing_context": "leave it out: processes=n starts new programs, as spawn does",
     "prefetch_factor": "prefetch=n is the number of batches on which sample= and batch= work ahead; "
     "memory= bounds what is read ahead",
-    "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
-    "fills it from the start",
+    "drop_last": 'last_batch="drop" leaves the rest out, last_batch="partial" makes the last step shorter, '
+    'last_batch="fill" (the default) fills it from the start',
     "pin_memory": "forebay.torch.loader takes it, and pins where torch finds a GPU; batches of a Loader are numpy arrays",
     "device": "forebay.torch.loader takes it; batches of a Loader are numpy arrays",
     "collate_fn": "collate= takes a function of the list of what sample= returned",
@@ -573,6 +575,37 @@ _ELSEWHERE: Mapping[str, str] = {
     "rank": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
     "world_size": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
 }
+
+
+# Options that had another name, with their names and those of their values today.
+_RENAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "last": ("last_batch", {"wrap": "fill", "short": "partial"})
+}
+
+
+def _of_renamed(name: str) -> str:
+    """Say what a renamed option and its values are called."""
+    today, words = _RENAMED[name]
+    return f"it is called {today}= and " + ", ".join(
+        f'"{old}" is called "{new}"' for old, new in words.items()
+    )
+
+
+def _refuse_renamed(environment: Mapping[str, str]) -> None:
+    """Raise where a variable has the old name of an option: it would have no effect."""
+    for name in _RENAMED:
+        if environment.get(variable := f"FOREBAY_{name.upper()}"):
+            today = f"FOREBAY_{_RENAMED[name][0].upper()}"
+            raise option_error(f"{variable}: the variable is called {today}", _of_renamed(name))
+
+
+def _last_batch(origin: str, value: object) -> str:
+    words = _RENAMED["last"][1]
+    if isinstance(value, str) and value in words:
+        raise option_error(
+            f"{origin}: expected one of {', '.join(LASTS)}; found {value!r}", _of_renamed("last")
+        )
+    return str(_checked("last_batch", _same)(origin, value))
 
 
 # Options of `forebay.open`, not of a loader.
@@ -590,7 +623,9 @@ def unknown_option(name: str) -> OptionError:
         *(option.name for option in OPTIONS if option.name not in _OF_OPEN),
     ]
     hint = _ELSEWHERE.get(name)
-    if name in _OF_OPEN:
+    if name in _RENAMED:
+        hint = _of_renamed(name)
+    elif name in _OF_OPEN:
         hint = f"forebay.open takes it: forebay.Loader(forebay.open(path, {name}=...), ...)"
     elif hint is None:
         near = difflib.get_close_matches(name, names, 1)
@@ -686,7 +721,7 @@ OPTIONS: tuple[Option, ...] = (
         _checked("epochs", _number),
         "epochs that will be asked for; nothing is read ahead beyond them",
     ),
-    Option("last", "wrap", _checked("last", _same), "what the end of an epoch does: " + ", ".join(LASTS)),
+    Option("last_batch", "fill", _last_batch, "what the end of an epoch does: " + ", ".join(LASTS)),
     Option(
         "bad_samples",
         "raise",
@@ -756,6 +791,8 @@ def _configuration(environment: Mapping[str, str], variable: str, default: str) 
     except tomllib.TOMLDecodeError as error:
         raise option_error(f"configuration file {path}: not valid TOML: {error}") from error
     for key in found:
+        if key in _RENAMED:
+            raise option_error(f"configuration file {path}: there is no option {key}", _of_renamed(key))
         _choice(f"configuration file {path}", key, tuple(_BY_NAME))
     return found, str(path)
 
@@ -773,6 +810,7 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
         _configuration(environment, CONFIG_VARIABLE, CONFIG_FILE),
         _configuration(environment, SYSTEM_CONFIG_VARIABLE, SYSTEM_CONFIG_FILE),
     )
+    _refuse_renamed(environment)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     strengths: dict[str, int] = {}

@@ -275,7 +275,7 @@ with forebay.jax.loader(sys.argv[1], 8, sharding=sharding, **options) as loader:
         found += jax.jit(lambda image: image[:, 0, 0])(batch["image"]).tolist()
 assert found == list(range(96)), found
 errors = []
-for arguments in ({"batch_size": 6}, {"batch_size": 20, "last": "short"}):
+for arguments in ({"batch_size": 6}, {"batch_size": 20, "last_batch": "partial"}):
     try:
         forebay.jax.loader(sys.argv[1], sharding=sharding, **options, **arguments)
     except forebay.OptionError as error:
@@ -291,7 +291,7 @@ def test_a_sharding_divides_batches_among_the_devices_of_a_host(path, monkeypatc
     assert done.returncode == 0, done.stderr
     divided, short = json.loads(done.stdout)
     assert "among 4 devices, and a step has 6 samples" in divided
-    assert 'last="short"' in short
+    assert 'last_batch="partial"' in short
 
 
 HOSTS = """

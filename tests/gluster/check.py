@@ -54,7 +54,7 @@ EPOCH = """
 import hashlib, json, sys
 import forebay
 found = {}
-with forebay.Loader(sys.argv[1], 16, order="group", world="single", last="short") as loader:
+with forebay.Loader(sys.argv[1], 16, order="group", world="single", last_batch="partial") as loader:
     for batch in loader:
         for index, sample in zip(batch.indices, batch["data"], strict=True):
             assert int(index) not in found, f"sample {index} came twice"

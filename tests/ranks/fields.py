@@ -39,7 +39,7 @@ def everything(
     pool: Pool, path: str, opening: Mapping[str, Any], ranks: int, order: str
 ) -> dict[int, Sample]:
     """Return the fields of every sample as that many ranks get them, each exactly once."""
-    options = {"batch_size": 7, "order": order, "last": "short", "epochs": 1}
+    options = {"batch_size": 7, "order": order, "last_batch": "partial", "epochs": 1}
     shares = pool.run(ranks, deliver, path=path, opening=opening, options=options)
     samples = {}
     for number, sample in (one for share in shares for one in share):

@@ -50,7 +50,7 @@ def write_even(path):
     return str(support.write_lmdb(path / "even.lmdb", values))
 
 
-def expected(path, options, ranks, epochs, last="wrap"):
+def expected(path, options, ranks, epochs, last="fill"):
     """By epoch, step and rank, the ids that a plain reader of the order gives.
 
     For the contiguous order, whose meaning depends on the ranks, this is written out; for the
@@ -59,7 +59,7 @@ def expected(path, options, ranks, epochs, last="wrap"):
     batch = options["batch_size"]
     if options.get("order") == "contiguous":
         return contiguous(SAMPLES, batch, ranks, epochs, last)
-    with work.make(path, {}, {**options, "batch_size": batch * ranks, "last": last}) as loader:
+    with work.make(path, {}, {**options, "batch_size": batch * ranks, "last_batch": last}) as loader:
         whole = [[[int(number) for number in one.indices] for one in loader] for _ in range(epochs)]
     if "group" not in options:
         return [
@@ -77,7 +77,7 @@ def contiguous(samples, batch, ranks, epochs, last):
         own = []
         for region in regions:
             positions = range(step * batch, (step + 1) * batch)
-            if last == "wrap":
+            if last == "fill":
                 own.append([region[position % len(region)] for position in positions])
             else:
                 own.append([region[position] for position in positions if position < len(region)])

@@ -21,7 +21,7 @@ def measure(settings: Settings) -> Outcome:
     found = in_turn(
         {"forebay": feed.drain, "preads": lambda: plain.read_file(BLOCK_BYTES)}, settings.repetitions
     )
-    # `last="drop"` leaves out less than one batch; the file is read whole by the other side.
+    # `last_batch="drop"` leaves out less than one batch; the file is read whole by the other side.
     share = feed.samples / dataset.samples
     middle, low, high = (share * value for value in ratio(found["forebay"], found["preads"]))
     file_bytes = dataset.file.stat().st_size

@@ -161,7 +161,7 @@ fn rank_ranges(nodes: impl Iterator<Item = Option<usize>>) -> Vec<RankRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_plan::{Kind, Last, LocatorCounter, MappedShards, Order, OrderSpec};
+    use forebay_plan::{Kind, LastBatch, LocatorCounter, MappedShards, Order, OrderSpec};
     use forebay_types::{Extent, Rank, SampleLocation, ShardId};
     use std::cell::RefCell;
     use std::collections::VecDeque;
@@ -224,7 +224,7 @@ mod tests {
     fn handoff(node: usize) -> Handoff {
         let order = Order::new(OrderSpec {
             kind: Kind::Sequential,
-            last: Last::Wrap,
+            last_batch: LastBatch::Fill,
             seed: 0,
             samples: 90,
             batch: 2,

@@ -72,7 +72,7 @@ pub use draw_entropy::DrawEntropy;
 pub use mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use node_reads::NodeReads;
 pub use node_shares::{NodeShares, ShareUnit};
-pub use order::{KeptPermutations, Kind, Last, Order, OrderError, OrderSpec, default_group};
+pub use order::{KeptPermutations, Kind, LastBatch, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use random_reads::{RandomRead, RandomReads, read_threads};

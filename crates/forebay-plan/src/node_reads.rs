@@ -48,13 +48,13 @@
 //! probability 1 − ((1 − 1/W)·exp(−(f − 1)/W))^m. A gap covers the unit whole, so what touches it
 //! first covers 1 − (1 − 1/m)/f of it.
 //!
-//! Left out: gaps between the runs of other orders, samples that `drop` leaves out or `wrap`
+//! Left out: gaps between the runs of other orders, samples that `drop` leaves out or `fill`
 //! repeats, groups that two lanes share, and differences between sample sizes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::node_shares::NodeShares;
-use crate::order::{Kind, Last, Order};
+use crate::order::{Kind, LastBatch, Order};
 
 /// What one node reads in each epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ impl NodeReads {
             Kind::Sequential if nodes == 1 => (spec.samples, true),
             Kind::Sequential => {
                 let fills = spec.samples.is_multiple_of(order.global_batch());
-                (order.global_batch() / nodes, spec.last != Last::Carry || fills)
+                (order.global_batch() / nodes, spec.last_batch != LastBatch::Carry || fills)
             }
             Kind::Group { samples, .. } => (samples, false),
             Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } | Kind::Given { .. } => {
@@ -224,21 +224,22 @@ mod tests {
     use super::*;
     use crate::order::OrderSpec;
 
-    fn order(kind: Kind, last: Last, samples: u64) -> Order {
-        Order::new(OrderSpec { kind, last, seed: 1, samples, batch: 16, ranks: 8, lanes: None }).unwrap()
+    fn order(kind: Kind, last: LastBatch, samples: u64) -> Order {
+        Order::new(OrderSpec { kind, last_batch: last, seed: 1, samples, batch: 16, ranks: 8, lanes: None })
+            .unwrap()
     }
 
     #[test]
     fn runs_follow_the_order() {
         let group = Kind::Group { samples: 64, window: 4 };
         for (kind, last, samples, run_samples, repeats) in [
-            (Kind::Contiguous, Last::Wrap, 1000, 250.0, true),
-            (Kind::Sequential, Last::Wrap, 1000, 32.0, true),
-            (Kind::Sequential, Last::Carry, 1000, 32.0, false),
-            (Kind::Sequential, Last::Carry, 1280, 32.0, true),
-            (group, Last::Wrap, 1000, 64.0, false),
-            (Kind::Shuffle, Last::Wrap, 1000, 1.0, false),
-            (Kind::ALL_GIVEN, Last::Drop, 1000, 1.0, false),
+            (Kind::Contiguous, LastBatch::Fill, 1000, 250.0, true),
+            (Kind::Sequential, LastBatch::Fill, 1000, 32.0, true),
+            (Kind::Sequential, LastBatch::Carry, 1000, 32.0, false),
+            (Kind::Sequential, LastBatch::Carry, 1280, 32.0, true),
+            (group, LastBatch::Fill, 1000, 64.0, false),
+            (Kind::Shuffle, LastBatch::Fill, 1000, 1.0, false),
+            (Kind::ALL_GIVEN, LastBatch::Drop, 1000, 1.0, false),
         ] {
             let order = order(kind, last, samples);
             let reads = NodeReads::of(&order, 4, 10.0);
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn one_node_touches_everything() {
-        let reads = NodeReads::of(&order(Kind::Shuffle, Last::Wrap, 1000), 1, 300.0);
+        let reads = NodeReads::of(&order(Kind::Shuffle, LastBatch::Fill, 1000), 1, 300.0);
         assert!((reads.touched(1 << 20) - 1.0).abs() < 1e-12);
         assert!((reads.touched(1) - 1.0).abs() < 1e-12);
     }

@@ -18,7 +18,7 @@
 //!    entry ⌊p·c/n⌋ of the turns, else entry p − ⌊p·c/n⌋ of the resident samples. So each run of
 //!    positions has the same share of both, to one sample.
 //! 5. A step takes the next positions, and its ranks share them in their order on the node. What
-//!    `wrap` repeats comes from the start of the sequence.
+//!    `fill` repeats comes from the start of the sequence.
 //!
 //! With `drop`, the end of the stream is left out, in each epoch another part.
 //!

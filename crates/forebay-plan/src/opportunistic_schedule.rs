@@ -6,7 +6,7 @@
 //! 2. A section of a node is a segment: its units are read as a whole when its first sample is
 //!    needed. Its samples are known when all turns that draw from it are laid out, those of later
 //!    sections in part. A schedule that starts inside an epoch takes what is left of the sections.
-//! 3. Streamed samples that `wrap` repeats in the last step are a segment of their own.
+//! 3. Streamed samples that `fill` repeats in the last step are a segment of their own.
 //!
 //! Resident samples are in no segment: each rank finds its own ([`Order::resident_batch`]).
 

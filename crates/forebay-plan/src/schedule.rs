@@ -7,7 +7,7 @@
 //!   soon, up to a largest one.
 //! - `group`: a segment is one window of one lane that the node serves, cut to what is delivered.
 //!   The lanes' windows are merged by (first step, last step, lane). A window whose samples are
-//!   repeated at the end of an epoch (`wrap`) is a second, small segment.
+//!   repeated at the end of an epoch (`fill`) is a second, small segment.
 //! - `opportunistic`: see `opportunistic_schedule`.
 //!
 //! Promises:
@@ -35,7 +35,7 @@ use crate::group::{Sequence, Shape};
 use crate::local_shuffle::Pool;
 use crate::mixture::Draws;
 use crate::opportunistic_schedule::OpportunisticFlow;
-use crate::order::{Kind, Last, Order};
+use crate::order::{Kind, LastBatch, Order};
 use crate::permutation::Permutation;
 use crate::segment::{Demand, Segment};
 
@@ -305,7 +305,8 @@ impl Lanes {
             let mut last_slot = 0;
             for (place, lane) in (0_u32..).zip(order.lanes_of(*rank)) {
                 let length = shape.lane_positions(lane);
-                let delivered = if order.spec().last == Last::Short { length } else { steps * each };
+                let delivered =
+                    if order.spec().last_batch == LastBatch::Partial { length } else { steps * each };
                 let mut cursor = Cursor {
                     lane,
                     local_rank,

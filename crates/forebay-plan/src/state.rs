@@ -9,7 +9,7 @@
 //! | key | value |
 //! |---|---|
 //! | `version` | [`STATE_VERSION`] |
-//! | `kind`, `last` | names of the order and of what the end of an epoch does |
+//! | `kind`, `last_batch` | names of the order and of what the end of an epoch does |
 //! | `seed` | seed |
 //! | `epoch`, `step` | position: the step that comes next |
 //! | `global_batch` | G |
@@ -30,7 +30,7 @@ use crate::order::{Kind, Order, list};
 
 /// Version of states: rises when a constant or a rule of an order changes, so that no run resumes
 /// on another stream unnoticed.
-pub const STATE_VERSION: u64 = 2;
+pub const STATE_VERSION: u64 = 3;
 
 /// Largest number of a state: positions are counted in 63 bits, so that they fit every checkpoint
 /// format.
@@ -43,7 +43,7 @@ const MAX_GLOBAL_BATCH: u64 = 1 << 32;
 const KEYS: [&str; 11] = [
     "version",
     "kind",
-    "last",
+    "last_batch",
     "seed",
     "epoch",
     "step",
@@ -327,7 +327,7 @@ impl OrderState {
         let value = |key| value(key).unwrap_or(StateValue::None);
         // The sources before the fingerprint, as these name what differs.
         let of_mixture = self.order.mixture().map(|_| "mixture");
-        for key in of_mixture.into_iter().chain(["last", "seed", "fingerprint"]) {
+        for key in of_mixture.into_iter().chain(["last_batch", "seed", "fingerprint"]) {
             self.check_same(key, value(key))?;
         }
         let number = |key, lowest, highest| number(key, value(key), lowest, highest);
@@ -384,7 +384,7 @@ impl OrderState {
         match key {
             "version" => STATE_VERSION.into(),
             "kind" => spec.kind.name().into(),
-            "last" => spec.last.name().into(),
+            "last_batch" => spec.last_batch.name().into(),
             "seed" => spec.seed.into(),
             "global_batch" => self.order.global_batch().into(),
             "lanes" => self.order.lanes().into(),

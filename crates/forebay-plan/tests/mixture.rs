@@ -7,8 +7,8 @@ use crate::order_common::{
     batch, batches, batches_keeping, cases, deliveries, epoch, global_batch, places, segments,
 };
 use forebay_plan::{
-    Kind, Last, Mixture, MixtureSource, MixtureSpec, Order, OrderError, OrderSpec, OrderState, StateValue,
-    Stop,
+    Kind, LastBatch, Mixture, MixtureSource, MixtureSpec, Order, OrderError, OrderSpec, OrderState,
+    StateValue, Stop,
 };
 use forebay_types::Rank;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn mixture(sources: &[(u64, u64)], stop: Stop) -> Mixture {
 }
 
 fn spec(kind: Kind, seed: u64, batch: u64, ranks: u64, lanes: Option<u64>) -> OrderSpec {
-    OrderSpec { kind, last: Last::Drop, seed, samples: 0, batch, ranks, lanes }
+    OrderSpec { kind, last_batch: LastBatch::Drop, seed, samples: 0, batch, ranks, lanes }
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -247,10 +247,10 @@ fn what_no_mixture_can_be_is_refused_by_name() {
         says(Order::mixed(spec(Kind::Contiguous, 0, 2, 1, None), two())),
         "order contiguous: the data set is a mixture, whose sources are sequential, shuffle or group"
     );
-    let short = OrderSpec { last: Last::Short, ..spec(Kind::Shuffle, 0, 2, 1, None) };
+    let short = OrderSpec { last_batch: LastBatch::Partial, ..spec(Kind::Shuffle, 0, 2, 1, None) };
     assert_eq!(
         says(Order::mixed(short, two())),
-        "last=\"short\" with a mixture, whose epochs have whole global batches only"
+        "last_batch=\"partial\" with a mixture, whose epochs have whole global batches only"
     );
     assert_eq!(
         says(Order::mixed(spec(Kind::Shuffle, 0, 8, 2, None), two())),

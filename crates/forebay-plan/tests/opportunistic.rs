@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use crate::order_common::{batch, cases, epoch, is_resident, segments, shares};
 use forebay_plan::{
-    EpochBytes, Kind, Last, NodeMemory, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, StagingRing,
+    EpochBytes, Kind, LastBatch, NodeMemory, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, StagingRing,
     StreamMemory, TierForecast, TierLevel, UnitBytes,
 };
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
-fn order(window: u64, last: Last, samples: u64, batch: u64, ranks: u64) -> Order {
+fn order(window: u64, last: LastBatch, samples: u64, batch: u64, ranks: u64) -> Order {
     let kind = Kind::Opportunistic { window };
-    Order::new(OrderSpec { kind, last, seed: 3, samples, batch, ranks, lanes: None }).unwrap()
+    Order::new(OrderSpec { kind, last_batch: last, seed: 3, samples, batch, ranks, lanes: None }).unwrap()
 }
 
 /// Nodes with one rank each, and units of this many samples.
@@ -27,8 +27,8 @@ fn even_shares(samples: u64, unit: u64, nodes: u32) -> Arc<NodeShares> {
 }
 
 /// All ways to end an epoch of this order.
-fn lasts() -> impl Strategy<Value = Last> {
-    prop_oneof![Just(Last::Wrap), Just(Last::Drop), Just(Last::Short)]
+fn lasts() -> impl Strategy<Value = LastBatch> {
+    prop_oneof![Just(LastBatch::Fill), Just(LastBatch::Drop), Just(LastBatch::Partial)]
 }
 
 prop_compose! {
@@ -97,9 +97,9 @@ proptest! {
                 let mut streamed: Vec<u64> = segment.demands.iter().map(|demand| demand.sample.0).collect();
                 streamed.retain(|sample| nodes[*sample as usize].is_none());
                 prop_assert_eq!(streamed.len(), segment.demands.len(), "a resident sample is in no segment");
-                // What `wrap` repeats is a segment of its own.
+                // What `fill` repeats is a segment of its own.
                 let is_repeated = !streamed.is_empty() && streamed.iter().all(|id| read[*id as usize] == 1);
-                let is_window = !(is_repeated && order.spec().last == Last::Wrap);
+                let is_window = !(is_repeated && order.spec().last_batch == LastBatch::Fill);
                 streamed.sort_unstable();
                 for sample in &streamed {
                     readers[shares.unit_of(SampleId(*sample))].insert(node);
@@ -120,7 +120,7 @@ proptest! {
             }
         }
         prop_assert!(read.iter().all(|count| *count <= 1));
-        let delivered = if order.spec().last == Last::Drop { steps * order.global_batch() } else { order.spec().samples };
+        let delivered = if order.spec().last_batch == LastBatch::Drop { steps * order.global_batch() } else { order.spec().samples };
         let resident = nodes.iter().flatten().count() as u64;
         prop_assert_eq!(read.iter().sum::<u64>() , delivered - resident);
         prop_assert!(cut <= 2 * shares.nodes().len(), "{} cut units", cut);
@@ -154,7 +154,7 @@ let taken = |rank: &Rank| -> usize {
 
 #[test]
 fn an_order_that_knows_no_nodes_is_shuffle() {
-    let unknown = order(3, Last::Wrap, 101, 4, 3);
+    let unknown = order(3, LastBatch::Fill, 101, 4, 3);
     let shuffle = Order::new(OrderSpec { kind: Kind::Shuffle, ..*unknown.spec() }).unwrap();
     assert_eq!(epoch(&unknown, 2), epoch(&shuffle, 2));
     assert_eq!(unknown.quality(), shuffle.quality());
@@ -164,7 +164,8 @@ fn an_order_that_knows_no_nodes_is_shuffle() {
 
 #[test]
 fn epochs_and_seeds_differ_in_both_classes() {
-    let order = order(3, Last::Short, 400, 4, 2).with_residents(even_shares(400, 5, 2), |unit| unit % 2 == 0);
+    let order =
+        order(3, LastBatch::Partial, 400, 4, 2).with_residents(even_shares(400, 5, 2), |unit| unit % 2 == 0);
     let nodes = resident_nodes(&order);
     let classes =
         |epoch: Vec<u64>| epoch.into_iter().partition::<Vec<u64>, _>(|id| nodes[*id as usize].is_some());
@@ -178,7 +179,7 @@ fn epochs_and_seeds_differ_in_both_classes() {
 fn pairs_of_a_unit_are_as_frequent_as_expected() {
     for (nodes, window, kept) in [(1, 4, 5), (2, 8, 5), (4, 2, 8), (2, 6, 0), (1, 1, 10)] {
         let (samples, unit, batch) = (20_000, 50, 32);
-        let order = order(window, Last::Drop, samples, batch, u64::from(nodes))
+        let order = order(window, LastBatch::Drop, samples, batch, u64::from(nodes))
             .with_residents(even_shares(samples, unit, nodes), |unit| is_resident(1, unit, kept));
         let (mut same, mut pairs) = (0_u64, 0_u64);
         for number in 0..4 {
@@ -204,7 +205,7 @@ fn the_smallest_window_follows_from_the_entropy() {
     // 100,000 samples in units of 100, half of them kept.
     for (nodes, batch) in [(1, 256), (2, 128), (4, 64)] {
         let make = |window| {
-            order(window, Last::Wrap, 100_000, batch, nodes)
+            order(window, LastBatch::Fill, 100_000, batch, nodes)
                 .with_residents(even_shares(100_000, 100, nodes as u32), |unit| unit % 2 == 0)
         };
         let any = make(1);
@@ -230,11 +231,11 @@ fn the_smallest_window_follows_from_the_entropy() {
         assert!(any.smallest_window(works.parse().unwrap(), units).is_ok(), "{message}");
     }
     for bound in [-0.1, 1.1, f64::NAN] {
-        let error = order(1, Last::Wrap, 100, 5, 2).smallest_window(bound, 9).unwrap_err().to_string();
+        let error = order(1, LastBatch::Fill, 100, 5, 2).smallest_window(bound, 9).unwrap_err().to_string();
         assert_eq!(error, format!("order opportunistic: entropy is {bound}, expected 0 to 1"));
     }
     let spec =
-        OrderSpec { kind: Kind::Opportunistic { window: 0 }, ..*order(1, Last::Wrap, 100, 5, 2).spec() };
+        OrderSpec { kind: Kind::Opportunistic { window: 0 }, ..*order(1, LastBatch::Fill, 100, 5, 2).spec() };
     let error = Order::new(spec).unwrap_err().to_string();
     assert_eq!(error, "order opportunistic: window, the units of a window, is 0, expected at least 1");
 }
@@ -249,10 +250,10 @@ fn windows_take_the_memory_of_resident_units() {
     let resident = |window: u64, unit: usize| place[unit] + 2 * window < 250;
     let entropy = |order: &Order| order.draw_entropy().unwrap().order_entropy;
     let make = |window| {
-        order(window, Last::Wrap, 100_000, 64, 2)
+        order(window, LastBatch::Fill, 100_000, 64, 2)
             .with_residents(Arc::clone(&shares), |unit| resident(window, unit))
     };
-    let any = || order(1, Last::Wrap, 100_000, 64, 2);
+    let any = || order(1, LastBatch::Fill, 100_000, 64, 2);
     for least in [0.0, 0.7, 0.8, 0.85] {
         let found = any().with_smallest_window(&shares, least, 125, resident).unwrap();
         let Kind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
@@ -284,7 +285,7 @@ fn nodes_divide_their_memory_between_windows_and_resident_units() {
         NodeMemory { resident_bytes: 200 << 20, staging_bytes: 20 << 20, divides: true },
     ];
     let streams = StreamMemory::new(&shares, 64, &units, nodes.clone(), 3);
-    let any = || order(1, Last::Wrap, 100_000, 64, 2);
+    let any = || order(1, LastBatch::Fill, 100_000, 64, 2);
     let keeps = |window: u64, unit: usize| streams.keeps(window, unit);
     let longest = streams.longest_window();
     for least in [0.5, 0.75, 0.8] {
@@ -312,7 +313,7 @@ fn windows_have_the_published_sizes() {
         (1_281_167, 64, 4, 64, [63, 232, 926]),
         (50_000_000, 340, 4, 64, [105, 553, 3054]),
     ] {
-        let order = order(1, Last::Wrap, samples, batch, nodes)
+        let order = order(1, LastBatch::Fill, samples, batch, nodes)
             .with_residents(even_shares(samples, unit, nodes as u32), |unit| unit % 2 == 0);
         let found = [0.8, 0.85, 0.9].map(|least| order.smallest_window(least, u64::MAX).unwrap());
         assert_eq!(found, expected, "{samples} samples");
@@ -328,7 +329,7 @@ fn the_published_bounds_cost_what_is_published() {
         .collect();
     let room = shares.units() / 4;
     let found = |least| {
-        order(1, Last::Wrap, 100_000, 64, 2).with_smallest_window(
+        order(1, LastBatch::Fill, 100_000, 64, 2).with_smallest_window(
             &shares,
             least,
             room as u64,
@@ -350,7 +351,7 @@ fn the_forecast_reads_what_is_not_resident_from_the_source() {
     for (nodes, kept) in [(1_u32, 5), (2, 5), (4, 8), (3, 0)] {
         let samples = 40_000;
         let held = even_shares(samples, 100, nodes);
-        let order = order(4, Last::Short, samples, 32, u64::from(nodes))
+        let order = order(4, LastBatch::Partial, samples, 32, u64::from(nodes))
             .with_residents(Arc::clone(&held), |unit| is_resident(2, unit, kept));
         let streamed: HashSet<usize> = order.streamed_units().iter().copied().collect();
         let level = |node| {
@@ -418,7 +419,7 @@ proptest! {
 fn a_window_slides_over_the_stream() {
     // 80 units of 64 samples in windows of 16: sections of 2 units, each in 8 turns of 128 samples.
     let shares = even_shares(80 * 64, 64, 1);
-    let order = order(16, Last::Short, 80 * 64, 32, 1).with_residents(shares, |_| false);
+    let order = order(16, LastBatch::Partial, 80 * 64, 32, 1).with_residents(shares, |_| false);
     let sequence = epoch(&order, 1);
     let mut seen: Vec<(usize, usize)> = vec![(usize::MAX, 0); 80];
     for (place, sample) in sequence.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::order_common::{
     batch, batches, batches_keeping, cases, epoch, global_batch, orders, places, pool, shares,
 };
-use forebay_plan::{Kind, Last, Order, OrderSpec};
+use forebay_plan::{Kind, LastBatch, Order, OrderSpec};
 use proptest::prelude::*;
 
 fn counts(samples: &[u64]) -> HashMap<u64, u64> {
@@ -26,17 +26,17 @@ proptest! {
         let (steps, global) = (order.steps_per_epoch(), order.global_batch());
         let counts = counts(&all);
         prop_assert!(all.iter().all(|sample| *sample < samples));
-        match order.spec().last {
-            Last::Short => {
+        match order.spec().last_batch {
+            LastBatch::Partial => {
                 prop_assert_eq!(all.len() as u64, samples);
                 prop_assert_eq!(counts.len() as u64, samples);
             }
-            Last::Drop => {
+            LastBatch::Drop => {
                 prop_assert_eq!(all.len() as u64, steps * global);
                 prop_assert_eq!(counts.len(), all.len());
                 prop_assert!(samples - steps * global < global);
             }
-            Last::Wrap | Last::Carry => {
+            LastBatch::Fill | LastBatch::Carry => {
                 prop_assert_eq!(all.len() as u64, steps * global);
                 prop_assert_eq!(counts.len() as u64, samples);
                 prop_assert!(steps * global - samples < global);
@@ -57,7 +57,7 @@ proptest! {
             for rank in 0..ranks {
                 let found = batch(&order, number, step, rank).len() as u64;
                 prop_assert!(found <= order.spec().batch);
-                if order.spec().last != Last::Short || step + 1 < steps {
+                if order.spec().last_batch != LastBatch::Partial || step + 1 < steps {
                     prop_assert_eq!(found, order.spec().batch, "step {} of {}, rank {}", step, steps, rank);
                 }
             }
@@ -96,7 +96,7 @@ proptest! {
     fn carry_is_the_data_set_round_and_round(more in 0_u64..200, size in 1_u64..9, ranks in 1_u64..5) {
         let samples = size * ranks + more;
         let spec = OrderSpec {
-            kind: Kind::Sequential, last: Last::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
+            kind: Kind::Sequential, last_batch: LastBatch::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
         };
         let order = Order::new(spec).unwrap();
         let all: Vec<u64> = (0..4).flat_map(|number| epoch(&order, number)).collect();
@@ -111,7 +111,7 @@ proptest! {
         // 10^13.
         let kind = group.map_or(Kind::Shuffle, |(samples, window)| Kind::Group { samples, window });
         let samples = more + 16 * group.map_or(1, |(samples, _)| samples);
-        let spec = OrderSpec { kind, last: Last::Wrap, seed, samples, batch: 4, ranks: 2, lanes: None };
+        let spec = OrderSpec { kind, last_batch: LastBatch::Fill, seed, samples, batch: 4, ranks: 2, lanes: None };
         let order = Order::new(spec).unwrap();
         let other = Order::new(OrderSpec { seed: order.spec().seed ^ 1, ..*order.spec() }).unwrap();
         prop_assert_ne!(epoch(&order, 0), epoch(&order, 1));
@@ -124,7 +124,7 @@ proptest! {
 fn contiguous_ranks_walk_their_own_regions() {
     let spec = |last| OrderSpec {
         kind: Kind::Contiguous,
-        last,
+        last_batch: last,
         seed: 0,
         samples: 11,
         batch: 2,
@@ -135,18 +135,18 @@ fn contiguous_ranks_walk_their_own_regions() {
         let order = Order::new(spec(last)).unwrap();
         (0..order.steps_per_epoch()).map(|step| batch(&order, 0, step, rank)).collect::<Vec<_>>()
     };
-    assert_eq!(walk(Last::Wrap, 0), [[0, 1], [2, 3], [4, 0]]);
-    assert_eq!(walk(Last::Wrap, 1), [[5, 6], [7, 8], [9, 10]]);
-    assert_eq!(walk(Last::Drop, 0), [[0, 1], [2, 3]]);
-    assert_eq!(walk(Last::Short, 0), [vec![0, 1], vec![2, 3], vec![4]]);
-    assert_eq!(walk(Last::Short, 1), [[5, 6], [7, 8], [9, 10]]);
+    assert_eq!(walk(LastBatch::Fill, 0), [[0, 1], [2, 3], [4, 0]]);
+    assert_eq!(walk(LastBatch::Fill, 1), [[5, 6], [7, 8], [9, 10]]);
+    assert_eq!(walk(LastBatch::Drop, 0), [[0, 1], [2, 3]]);
+    assert_eq!(walk(LastBatch::Partial, 0), [vec![0, 1], vec![2, 3], vec![4]]);
+    assert_eq!(walk(LastBatch::Partial, 1), [[5, 6], [7, 8], [9, 10]]);
 }
 
 #[test]
 fn a_short_step_may_leave_ranks_without_samples() {
     let spec = OrderSpec {
         kind: Kind::Sequential,
-        last: Last::Short,
+        last_batch: LastBatch::Partial,
         seed: 0,
         samples: 3,
         batch: 2,
@@ -164,8 +164,15 @@ fn data_sets_beyond_the_table_are_covered_too() {
     for kind in
         [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
     {
-        let spec =
-            OrderSpec { kind, last: Last::Short, seed: 5, samples: 40_001, batch: 24, ranks: 2, lanes: None };
+        let spec = OrderSpec {
+            kind,
+            last_batch: LastBatch::Partial,
+            seed: 5,
+            samples: 40_001,
+            batch: 24,
+            ranks: 2,
+            lanes: None,
+        };
         let order = Order::new(spec).unwrap();
         let mut all = epoch(&order, 3);
         all.sort_unstable();

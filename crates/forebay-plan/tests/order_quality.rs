@@ -1,11 +1,19 @@
 //! The quality that an order states is the quality that it has.
 
 use crate::order_common::global_batch;
-use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec};
+use forebay_plan::{Convergence, Kind, LastBatch, Order, OrderSpec};
 use proptest::prelude::*;
 
 fn order(kind: Kind, lanes: Option<u64>) -> Order {
-    let spec = OrderSpec { kind, last: Last::Drop, seed: 17, samples: 20_000, batch: 64, ranks: 1, lanes };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Drop,
+        seed: 17,
+        samples: 20_000,
+        batch: 64,
+        ranks: 1,
+        lanes,
+    };
     Order::new(spec).unwrap()
 }
 
@@ -78,7 +86,8 @@ fn the_place_of_a_sample_is_uniform_over_epochs() {
 /// A group order of one lane, so that every batch size is valid.
 fn groups(samples: u64, group: u64, window: u64) -> Order {
     let kind = Kind::Group { samples: group, window };
-    let spec = OrderSpec { kind, last: Last::Drop, seed: 1, samples, batch: 1, ranks: 1, lanes: Some(1) };
+    let spec =
+        OrderSpec { kind, last_batch: LastBatch::Drop, seed: 1, samples, batch: 1, ranks: 1, lanes: Some(1) };
     Order::new(spec).unwrap()
 }
 

@@ -1,12 +1,12 @@
 //! What cannot be is refused with the numbers that contradict each other, and those that would
 //! work.
 
-use forebay_plan::{Kind, Last, Order, OrderError, OrderSpec};
+use forebay_plan::{Kind, LastBatch, Order, OrderError, OrderSpec};
 
 const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
 
-fn spec(kind: Kind, last: Last) -> OrderSpec {
-    OrderSpec { kind, last, seed: 7, samples: 1000, batch: 12, ranks: 4, lanes: None }
+fn spec(kind: Kind, last: LastBatch) -> OrderSpec {
+    OrderSpec { kind, last_batch: last, seed: 7, samples: 1000, batch: 12, ranks: 4, lanes: None }
 }
 
 /// Message and hint.
@@ -21,23 +21,23 @@ fn words(error: &OrderError) -> (String, String) {
 #[test]
 fn a_batch_larger_than_the_data_set() {
     for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
-        for last in [Last::Wrap, Last::Drop] {
+        for last in [LastBatch::Fill, LastBatch::Drop] {
             let (message, hint) = refused(OrderSpec { samples: 47, ..spec(kind, last) });
             assert_eq!(
                 message,
                 format!(
                     "order {}: batch larger than the data set: 4 rank(s) with batches of 12 take 48 samples per step, the data \
-                     set has 47, and last=\"{}\" needs at least one whole step",
+                     set has 47, and last_batch=\"{}\" needs at least one whole step",
                     kind.name(),
                     last.name()
                 )
             );
-            assert_eq!(hint, "use a smaller batch, or last=\"short\"");
+            assert_eq!(hint, "use a smaller batch, or last_batch=\"partial\"");
         }
-        let short = Order::new(OrderSpec { samples: 47, ..spec(kind, Last::Short) }).unwrap();
+        let short = Order::new(OrderSpec { samples: 47, ..spec(kind, LastBatch::Partial) }).unwrap();
         assert_eq!(short.steps_per_epoch(), 1);
         assert_eq!(
-            Order::new(OrderSpec { samples: 48, ..spec(kind, Last::Drop) }).unwrap().steps_per_epoch(),
+            Order::new(OrderSpec { samples: 48, ..spec(kind, LastBatch::Drop) }).unwrap().steps_per_epoch(),
             1
         );
     }
@@ -45,7 +45,7 @@ fn a_batch_larger_than_the_data_set() {
 
 #[test]
 fn an_empty_data_set() {
-    for last in [Last::Wrap, Last::Drop, Last::Short] {
+    for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
         let (message, hint) = refused(OrderSpec { samples: 0, ..spec(Kind::Shuffle, last) });
         assert_eq!(message, "order shuffle: the data set has no samples");
         assert!(hint.contains("forebay inspect"));
@@ -55,8 +55,8 @@ fn an_empty_data_set() {
 #[test]
 fn carry_with_an_order_that_is_no_circle() {
     for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
-        let (message, hint) = refused(spec(kind, Last::Carry));
-        assert!(message.starts_with(&format!("order {}: last=\"carry\"", kind.name())), "{message}");
+        let (message, hint) = refused(spec(kind, LastBatch::Carry));
+        assert!(message.starts_with(&format!("order {}: last_batch=\"carry\"", kind.name())), "{message}");
         assert!(message.ends_with("which only order sequential can do"), "{message}");
         assert!(hint.contains("order=\"sequential\""));
     }
@@ -66,27 +66,27 @@ fn carry_with_an_order_that_is_no_circle() {
 fn numbers_that_cannot_be() {
     for (change, expected) in [
         (
-            OrderSpec { batch: 0, ..spec(GROUP, Last::Wrap) },
+            OrderSpec { batch: 0, ..spec(GROUP, LastBatch::Fill) },
             "order group: the batch is 0, expected 1 to 4294967295",
         ),
         (
-            OrderSpec { ranks: 0, ..spec(GROUP, Last::Wrap) },
+            OrderSpec { ranks: 0, ..spec(GROUP, LastBatch::Fill) },
             "order group: the number of ranks is 0, expected 1 to 4294967295",
         ),
         (
-            spec(Kind::Group { samples: 0, window: 4 }, Last::Wrap),
+            spec(Kind::Group { samples: 0, window: 4 }, LastBatch::Fill),
             "order group: samples, the size of a group, is 0, expected at least 1",
         ),
         (
-            spec(Kind::Group { samples: 4, window: 0 }, Last::Wrap),
+            spec(Kind::Group { samples: 4, window: 0 }, LastBatch::Fill),
             "order group: window, the groups of a window, is 0, expected at least 1 and at most 2^62 samples in all",
         ),
         (
-            spec(Kind::Group { samples: 1 << 40, window: 1 << 40 }, Last::Wrap),
+            spec(Kind::Group { samples: 1 << 40, window: 1 << 40 }, LastBatch::Fill),
             "order group: window, the groups of a window, is 1099511627776, expected at least 1 and at most 2^62 samples in all",
         ),
         (
-            OrderSpec { samples: u64::MAX, ..spec(Kind::Shuffle, Last::Wrap) },
+            OrderSpec { samples: u64::MAX, ..spec(Kind::Shuffle, LastBatch::Fill) },
             "order shuffle: the number of samples is 18446744073709551615, expected at most 2^62",
         ),
     ] {
@@ -96,7 +96,7 @@ fn numbers_that_cannot_be() {
 
 #[test]
 fn lanes_that_do_not_fit_name_those_that_would() {
-    let (message, hint) = refused(OrderSpec { lanes: Some(5), ..spec(GROUP, Last::Wrap) });
+    let (message, hint) = refused(OrderSpec { lanes: Some(5), ..spec(GROUP, LastBatch::Fill) });
     assert_eq!(
         message,
         "order group: lanes=5 does not fit 4 rank(s) and a global batch of 48: lanes must be a multiple of the ranks and divide \
@@ -105,19 +105,19 @@ fn lanes_that_do_not_fit_name_those_that_would() {
     assert_eq!(hint, "leave lanes out to have them chosen, or use one of these numbers");
     for lanes in [0, 2, 96] {
         assert!(
-            refused(OrderSpec { lanes: Some(lanes), ..spec(GROUP, Last::Wrap) })
+            refused(OrderSpec { lanes: Some(lanes), ..spec(GROUP, LastBatch::Fill) })
                 .0
                 .contains("4, 8, 12, 16, 24, 48 would")
         );
     }
     for lanes in [4, 8, 12, 16, 24, 48] {
         assert_eq!(
-            Order::new(OrderSpec { lanes: Some(lanes), ..spec(GROUP, Last::Wrap) }).unwrap().lanes(),
+            Order::new(OrderSpec { lanes: Some(lanes), ..spec(GROUP, LastBatch::Fill) }).unwrap().lanes(),
             lanes
         );
     }
     let (message, _) =
-        refused(OrderSpec { batch: 720, lanes: Some(1), samples: 10_000, ..spec(GROUP, Last::Wrap) });
+        refused(OrderSpec { batch: 720, lanes: Some(1), samples: 10_000, ..spec(GROUP, LastBatch::Fill) });
     assert!(
         message.ends_with("4, 8, 12, 16, 20, 24, 32, 36, 40, 48, 60, 64, ..., 2880 would work"),
         "{message}"
@@ -126,7 +126,7 @@ fn lanes_that_do_not_fit_name_those_that_would() {
 
 #[test]
 fn lanes_are_for_groups() {
-    let (message, hint) = refused(OrderSpec { lanes: Some(8), ..spec(Kind::Shuffle, Last::Wrap) });
+    let (message, hint) = refused(OrderSpec { lanes: Some(8), ..spec(Kind::Shuffle, LastBatch::Fill) });
     assert_eq!(message, "order shuffle: lanes=8, but only order group has lanes to choose");
     assert!(hint.contains("order=\"group\""));
 }
@@ -135,7 +135,7 @@ fn lanes_are_for_groups() {
 fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
     let lanes = |batch, ranks| {
         let order =
-            Order::new(OrderSpec { batch, ranks, samples: 100_000, ..spec(GROUP, Last::Wrap) }).unwrap();
+            Order::new(OrderSpec { batch, ranks, samples: 100_000, ..spec(GROUP, LastBatch::Fill) }).unwrap();
         (order.lanes(), order.allowed_ranks())
     };
     assert_eq!(lanes(256, 1), (8, vec![1, 2, 4, 8]));
@@ -145,7 +145,7 @@ fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
     assert_eq!(lanes(6, 1), (6, vec![1, 2, 3, 6]), "no divisor of 6 reaches 8");
     assert_eq!(lanes(7, 2), (14, vec![1, 2, 7, 14]));
     assert_eq!(lanes(1, 1), (1, vec![1]));
-    let order = |kind| Order::new(spec(kind, Last::Wrap)).unwrap();
+    let order = |kind| Order::new(spec(kind, LastBatch::Fill)).unwrap();
     assert_eq!(order(Kind::Shuffle).allowed_ranks(), [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]);
     assert_eq!(order(Kind::Sequential).lanes(), 48);
     assert_eq!(order(Kind::Contiguous).allowed_ranks(), [4]);
@@ -154,7 +154,7 @@ fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
 #[test]
 fn what_an_order_chose_is_accepted_when_it_is_made_again() {
     for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
-        let order = Order::new(spec(kind, Last::Wrap)).unwrap();
+        let order = Order::new(spec(kind, LastBatch::Fill)).unwrap();
         let again = Order::new(OrderSpec { lanes: Some(order.lanes()), ..*order.spec() }).unwrap();
         assert_eq!(again.lanes(), order.lanes());
     }
@@ -162,7 +162,7 @@ fn what_an_order_chose_is_accepted_when_it_is_made_again() {
 
 #[test]
 fn given_ids_are_one_for_each_sample() {
-    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::ALL_GIVEN, Last::Wrap) }).unwrap();
+    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::ALL_GIVEN, LastBatch::Fill) }).unwrap();
     let mut ids: Vec<i64> = (0..50).rev().collect();
     assert_eq!(order.check_given(3, &ids).unwrap(), (0..50).rev().collect::<Vec<u64>>());
     ids[49] = 49;
@@ -188,7 +188,7 @@ fn given_ids_are_one_for_each_sample() {
 fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
     let given = |samples, repeats| {
         let kind = Kind::Given { among: Some(50), repeats };
-        Order::new(OrderSpec { samples, ..spec(kind, Last::Wrap) })
+        Order::new(OrderSpec { samples, ..spec(kind, LastBatch::Fill) })
     };
     let some = given(48, false).unwrap();
     assert!(some.check_given(0, &(2..50).collect::<Vec<i64>>()).is_ok());
@@ -207,7 +207,7 @@ fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
 fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
     let order = Order::new(OrderSpec {
         kind: Kind::Group { samples: 1 << 31, window: 1 << 31 },
-        last: Last::Wrap,
+        last_batch: LastBatch::Fill,
         seed: u64::MAX,
         samples: 1 << 62,
         batch: u64::from(u32::MAX),
@@ -222,7 +222,7 @@ fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
         samples: 1 << 62,
         batch: 4,
         ranks: u64::from(u32::MAX),
-        ..spec(Kind::Shuffle, Last::Wrap)
+        ..spec(Kind::Shuffle, LastBatch::Fill)
     };
     let order = Order::new(largest).unwrap();
     let mut out = Vec::new();

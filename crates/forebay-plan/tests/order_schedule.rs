@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::order_common::{batch, cases, deliveries, given, orders, segments};
-use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Segment};
+use forebay_plan::{Kind, LastBatch, Next, Order, OrderSpec, Schedule, Segment};
 use forebay_types::Rank;
 use proptest::prelude::*;
 
@@ -86,8 +86,16 @@ fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
     for kind in
         [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
     {
-        for last in [Last::Wrap, Last::Drop, Last::Short] {
-            let spec = OrderSpec { kind, last, seed: 11, samples: 40_001, batch: 96, ranks: 2, lanes: None };
+        for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
+            let spec = OrderSpec {
+                kind,
+                last_batch: last,
+                seed: 11,
+                samples: 40_001,
+                batch: 96,
+                ranks: 2,
+                lanes: None,
+            };
             let order = Order::new(spec).unwrap();
             let (ranks, end) = ([Rank(1), Rank(0)], order.steps_per_epoch() + 2);
             let found = segments(&order, &ranks, 190, end, 4);
@@ -105,8 +113,15 @@ fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
 #[test]
 fn a_group_order_is_read_a_window_at_a_time() {
     let kind = Kind::Group { samples: 10, window: 4 };
-    let spec =
-        OrderSpec { kind, last: Last::Drop, seed: 1, samples: 4000, batch: 16, ranks: 2, lanes: Some(8) };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Drop,
+        seed: 1,
+        samples: 4000,
+        batch: 16,
+        ranks: 2,
+        lanes: Some(8),
+    };
     let order = Order::new(spec).unwrap();
     let found = segments(&order, &[Rank(0), Rank(1)], 0, order.steps_per_epoch() - 1, 3);
     // Every lane owns 500 positions: a first window of 40 - 5·lane positions, then windows of 40.
@@ -124,7 +139,7 @@ fn a_group_order_is_read_a_window_at_a_time() {
 fn order_given_waits_for_its_ids_without_losing_a_step() {
     let spec = OrderSpec {
         kind: Kind::ALL_GIVEN,
-        last: Last::Wrap,
+        last_batch: LastBatch::Fill,
         seed: 0,
         samples: 10,
         batch: 5,
@@ -148,8 +163,15 @@ fn order_given_waits_for_its_ids_without_losing_a_step() {
 fn a_node_that_gets_no_samples_still_passes_every_epoch() {
     let kind = Kind::Group { samples: 4, window: 2 };
     for kind in [kind, Kind::Sequential, Kind::Contiguous, Kind::Shuffle] {
-        let spec =
-            OrderSpec { kind, last: Last::Short, seed: 0, samples: 2, batch: 2, ranks: 4, lanes: None };
+        let spec = OrderSpec {
+            kind,
+            last_batch: LastBatch::Partial,
+            seed: 0,
+            samples: 2,
+            batch: 2,
+            ranks: 4,
+            lanes: None,
+        };
         let order = Order::new(spec).unwrap();
         for ranks in [vec![], vec![Rank(0)], vec![Rank(3)], vec![Rank(1), Rank(2)]] {
             let found = segments(&order, &ranks, 2, 7, 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_plan::{
-    Kind, Last, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateError, StateValue,
+    Kind, LastBatch, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateError, StateValue,
 };
 use forebay_types::{Rank, SampleId};
 
@@ -13,7 +13,15 @@ const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
 /// Of 1000 samples, in global batches of 48.
 fn loader(kind: Kind, ranks: u64) -> OrderState {
     let lanes = (kind == GROUP && 8 % ranks == 0).then_some(8);
-    let spec = OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Fill,
+        seed: 7,
+        samples: 1000,
+        batch: 48 / ranks,
+        ranks,
+        lanes,
+    };
     OrderState::new(Order::new(spec).unwrap(), "f1".into())
 }
 
@@ -21,8 +29,15 @@ fn loader(kind: Kind, ranks: u64) -> OrderState {
 fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
     let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
     let kind = Kind::LocalShuffle { steps };
-    let spec =
-        OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes: None };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Fill,
+        seed: 7,
+        samples: 1000,
+        batch: 48 / ranks,
+        ranks,
+        lanes: None,
+    };
     let units: Vec<ShareUnit> =
         (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
     let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
@@ -38,8 +53,15 @@ fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
 fn opportunistic_loader(window: u64, nodes: &[&[u32]], streamed: usize) -> OrderState {
     let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
     let kind = Kind::Opportunistic { window };
-    let spec =
-        OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes: None };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Fill,
+        seed: 7,
+        samples: 1000,
+        batch: 48 / ranks,
+        ranks,
+        lanes: None,
+    };
     let units: Vec<ShareUnit> =
         (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
     let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
@@ -171,7 +193,7 @@ fn another_stream_names_the_difference() {
     for (key, other) in [
         ("version", StateValue::from(1)),
         ("kind", "shuffle".into()),
-        ("last", "drop".into()),
+        ("last_batch", "drop".into()),
         ("seed", 8.into()),
         ("fingerprint", "f2".into()),
     ] {
@@ -211,7 +233,7 @@ fn damaged_values_of_every_type_are_refused_with_the_key() {
             );
         }
     }
-    for key in ["version", "kind", "last", "seed", "fingerprint"] {
+    for key in ["version", "kind", "last_batch", "seed", "fingerprint"] {
         for value in &broken {
             let error = resume(&state, &state, &[(key, Some(value.clone()))]).unwrap_err();
             assert!(matches!(&error, StateError::Differs { key: named, .. } if *named == key), "{error}");

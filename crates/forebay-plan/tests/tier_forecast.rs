@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use forebay_plan::{
-    EpochBytes, Kind, Last, MeasuredEpoch, NodeReads, Order, OrderSpec, Placement, ReadRates, TierForecast,
-    TierLevel,
+    EpochBytes, Kind, LastBatch, MeasuredEpoch, NodeReads, Order, OrderSpec, Placement, ReadRates,
+    TierForecast, TierLevel,
 };
 use forebay_types::Rank;
 
@@ -30,7 +30,15 @@ struct Case {
 impl Case {
     fn order(&self) -> Order {
         let Self { kind, samples, batch, .. } = *self;
-        let spec = OrderSpec { kind, last: Last::Short, seed: 5, samples, batch, ranks: RANKS, lanes: None };
+        let spec = OrderSpec {
+            kind,
+            last_batch: LastBatch::Partial,
+            seed: 5,
+            samples,
+            batch,
+            ranks: RANKS,
+            lanes: None,
+        };
         Order::new(spec).unwrap()
     }
 

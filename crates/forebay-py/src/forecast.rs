@@ -3,7 +3,7 @@
 
 use forebay_engine::Error;
 use forebay_plan::{
-    Copies, Kind, Last, NodeReads, Order, OrderSpec, ReadRates, TierForecast, TierLevel, default_group,
+    Copies, Kind, LastBatch, NodeReads, Order, OrderSpec, ReadRates, TierForecast, TierLevel, default_group,
 };
 use forebay_tier::{CHUNK_BYTES, PIECE_BYTES};
 use pyo3::prelude::*;
@@ -47,8 +47,15 @@ pub(crate) fn tier_forecast<'py>(
         }
         _ => return Err(wrong_option(py, format!("order {order}: expected the name of an order"), "")),
     };
-    let spec =
-        OrderSpec { kind, last: Last::Short, seed: 0, samples, batch: global_batch, ranks: 1, lanes: None };
+    let spec = OrderSpec {
+        kind,
+        last_batch: LastBatch::Partial,
+        seed: 0,
+        samples,
+        batch: global_batch,
+        ranks: 1,
+        lanes: None,
+    };
     let order = Order::new(spec).map_err(|error| raise(py, &Error::from(error)))?;
     let chunks = data_bytes.div_ceil(CHUNK_BYTES).max(1);
     let levels = [TierLevel { slots: tier_bytes / CHUNK_BYTES, held_chunks: 0, held_bytes: 0 }];

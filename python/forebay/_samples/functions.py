@@ -260,7 +260,7 @@ class Functions:
     def _collated(self, results: list[Any], indices: Indices) -> Any:
         if callable(self._how):
             return self._how(results)
-        # A part of a rank can be empty (`last="short"`), which does not say what fields there are.
+        # A part of a rank can be empty, which does not say what fields there are.
         return collate(self._how, results, indices.tolist()) if results else {}
 
 

@@ -71,7 +71,7 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc]
             seed=_seed(arguments, communicator),
             world=World(rank=arguments.my_rank, size=arguments.comm_size, comm=communicator),
             epochs=self._epochs() if arguments.seed_change_epoch else 1,
-            last="drop",
+            last_batch="drop",
             sample=sample,
             threads=threads,
             collate="list" if sample else None,

@@ -192,7 +192,7 @@ impl Batch {
     }
 
     /// Samples in the batch; fewer than the batch size only at the end of an epoch with
-    /// `last="short"`.
+    /// `last_batch="partial"`.
     pub fn samples(&self) -> usize {
         self.samples
     }

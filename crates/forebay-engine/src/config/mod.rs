@@ -50,7 +50,7 @@ pub fn make_order(
     let of_epoch = options.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
     let spec = OrderSpec {
         kind,
-        last: options.last()?,
+        last_batch: options.last()?,
         seed: options.seed,
         samples: of_epoch.unwrap_or(samples),
         batch: options.batch_size,

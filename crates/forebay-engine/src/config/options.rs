@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 pub use forebay_plan::config::{AccessChoice, Locate, Readers};
-use forebay_plan::{Kind, Last, MixtureSpec};
+use forebay_plan::{Kind, LastBatch, MixtureSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -240,8 +240,8 @@ pub struct Options {
     pub order: OrderChoice,
     /// Seed of the order.
     pub seed: u64,
-    /// What happens at the end of an epoch: `wrap`, `drop`, `short`, `carry`.
-    pub last: String,
+    /// What happens at the end of an epoch: `fill`, `drop`, `partial`, `carry`.
+    pub last_batch: String,
     /// Number of epochs, counted from the first; nothing is read ahead beyond them.
     #[serde(default)]
     pub epochs: Option<u64>,
@@ -436,16 +436,16 @@ impl Options {
     }
 
     /// What happens at the end of an epoch.
-    pub fn last(&self) -> Result<Last, Error> {
-        Ok(match self.last.as_str() {
-            "wrap" => Last::Wrap,
-            "drop" => Last::Drop,
-            "short" => Last::Short,
-            "carry" => Last::Carry,
+    pub fn last(&self) -> Result<LastBatch, Error> {
+        Ok(match self.last_batch.as_str() {
+            "fill" => LastBatch::Fill,
+            "drop" => LastBatch::Drop,
+            "partial" => LastBatch::Partial,
+            "carry" => LastBatch::Carry,
             other => {
                 return Err(Error::Options {
-                    message: format!("unknown last=\"{other}\""),
-                    hint: "valid values: wrap, drop, short, carry".into(),
+                    message: format!("unknown last_batch=\"{other}\""),
+                    hint: "valid values: fill, drop, partial, carry".into(),
                 });
             }
         })
@@ -530,7 +530,7 @@ mod tests {
     fn options(change: impl FnOnce(&mut Value)) -> Result<Options, Error> {
         let mut value = serde_json::json!({
             "name": "train", "job": "j", "node": "n", "rank": 1, "size": 2, "local_rank": 1, "local_ranks": [0, 1],
-            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last": "wrap", "timeout_s": 600,
+            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last_batch": "fill", "timeout_s": 600,
         });
         change(&mut value);
         Options::from_json(&value.to_string())
@@ -545,7 +545,7 @@ mod tests {
         };
         assert!(message(|v| v["rank"] = 2.into()).starts_with("rank 2 in a world of 2 ranks"));
         assert!(message(|v| v["order"]["kind"] = "random".into()).contains("valid orders: sequential"));
-        assert!(message(|v| v["last"] = "pad".into()).contains("wrap, drop, short, carry"));
+        assert!(message(|v| v["last_batch"] = "pad".into()).contains("fill, drop, partial, carry"));
         assert!(
             message(|v| v["batch_size"] = 0.into())
                 .starts_with("batch_size: expected an integer of at least 1, found 0")

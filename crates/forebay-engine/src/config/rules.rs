@@ -52,7 +52,7 @@ const RULES: &[(&str, Rule)] = &[
     ("copy_threads", Rule::Integer(1, MAX_COPY_THREADS, &[])),
     ("copy_bytes", Rule::Bytes(PIECE_BYTES, CHUNK_BYTES, &[])),
     ("epochs", COUNT),
-    ("last", Rule::OneOf(&["wrap", "drop", "short", "carry"])),
+    ("last_batch", Rule::OneOf(&["fill", "drop", "partial", "carry"])),
     ("bad_samples", Rule::OneOf(&["raise", "skip"])),
     ("checksums", Rule::Flag),
     ("timeout", Rule::Seconds),
@@ -179,7 +179,7 @@ mod tests {
             ("tiers.size", vec!["1048576", "9223372036854775807"], vec!["1048575", "9223372036854775808"]),
             ("copy_bytes", vec!["65536", "1048576"], vec!["65535", "1048577"]),
             ("copy_threads", vec!["1", "64"], vec!["0", "65"]),
-            ("last", vec!["\"carry\""], vec!["\"pad\"", "1"]),
+            ("last_batch", vec!["\"carry\""], vec!["\"pad\"", "1"]),
             ("name", vec!["\"x\""], vec!["\"\"", "1"]),
         ] {
             for text in valid {

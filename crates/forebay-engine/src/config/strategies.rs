@@ -57,7 +57,7 @@ mod tests {
         let options = |locate: &str| {
             let value = serde_json::json!({
                 "name": "train", "job": "j", "node": "n", "rank": 0, "size": 1, "local_rank": 0, "local_ranks": [0],
-                "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last": "wrap",
+                "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last_batch": "fill",
                 "timeout_s": 600, "strategy": {"locate": locate, "access": "mmap"},
             });
             Options::from_json(&value.to_string()).unwrap()

@@ -1,7 +1,7 @@
 //! Shuffle quality of an order, and the warning if it is not enough.
 
 use forebay_format::Index;
-use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec, Quality, default_group};
+use forebay_plan::{Convergence, Kind, LastBatch, Order, OrderSpec, Quality, default_group};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -70,7 +70,7 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
     Ok(Order::new(OrderSpec {
         kind: Kind::Group { samples, window },
         // A batch may be larger than the data set.
-        last: Last::Short,
+        last_batch: LastBatch::Partial,
         seed: 0,
         samples: index.samples(),
         batch,
@@ -122,7 +122,15 @@ mod tests {
 
     fn order(samples: u64, group: u64) -> Order {
         let kind = Kind::Group { samples: group, window: 4 };
-        let spec = OrderSpec { kind, last: Last::Wrap, seed: 0, samples, batch: 8, ranks: 1, lanes: None };
+        let spec = OrderSpec {
+            kind,
+            last_batch: LastBatch::Fill,
+            seed: 0,
+            samples,
+            batch: 8,
+            ranks: 1,
+            lanes: None,
+        };
         Order::new(spec).unwrap()
     }
 

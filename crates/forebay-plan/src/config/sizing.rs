@@ -266,7 +266,7 @@ mod tests {
     use super::super::memory::MemoryBound;
     use super::super::{Settings, decide};
     use super::*;
-    use crate::order::{Last, OrderSpec};
+    use crate::order::{LastBatch, OrderSpec};
     use forebay_types::Dtype;
 
     const RANKS: u64 = 4;
@@ -321,7 +321,7 @@ mod tests {
         };
         let spec = OrderSpec {
             kind,
-            last: Last::Wrap,
+            last_batch: LastBatch::Fill,
             seed: 0,
             samples: SAMPLES,
             batch: 16,

@@ -25,7 +25,7 @@ pub enum OrderError {
     /// One step takes more than there is.
     #[error(
         "order {kind}: batch larger than the data set: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
-         per step, the data set has {samples}, and last=\"{last}\" needs at least one whole step"
+         per step, the data set has {samples}, and last_batch=\"{last}\" needs at least one whole step"
     )]
     BatchTooLarge {
         /// Name of the kind.
@@ -43,7 +43,7 @@ pub enum OrderError {
     },
     /// `carry` with an order that is not a circle.
     #[error(
-        "order {kind}: last=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
+        "order {kind}: last_batch=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
     )]
     Carry {
         /// Name of the kind.
@@ -91,7 +91,7 @@ pub enum OrderError {
         kind: &'static str,
     },
     /// An end of an epoch that a mixture does not have.
-    #[error("last=\"{last}\" with a mixture, whose epochs have whole global batches only")]
+    #[error("last_batch=\"{last}\" with a mixture, whose epochs have whole global batches only")]
     MixtureLast {
         /// Name of what the end of an epoch does.
         last: &'static str,
@@ -196,14 +196,14 @@ impl OrderError {
             }
             Self::Number { .. } | Self::Mixture { .. } | Self::EntropyRange { .. } => None,
             Self::MixtureKind { .. } => Some("take order=\"group\", \"shuffle\" or \"sequential\""),
-            Self::MixtureLast { .. } => Some("leave last= out"),
+            Self::MixtureLast { .. } => Some("leave last_batch= out"),
             Self::MixtureStep { .. } => Some("use a smaller batch, a smaller weight, or stop=\"all\""),
             Self::MixtureEpoch { .. } => Some("give the source more weight, or use stop=\"never\""),
             Self::Entropy { .. } => {
                 Some("a node needs memory for two windows; order=\"shuffle\" has an entropy of 1")
             }
-            Self::BatchTooLarge { .. } => Some("use a smaller batch, or last=\"short\""),
-            Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
+            Self::BatchTooLarge { .. } => Some("use a smaller batch, or last_batch=\"partial\""),
+            Self::Carry { .. } => Some("use order=\"sequential\", or last_batch=\"fill\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
             Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
             Self::GivenLength { is_all: false, .. } => {

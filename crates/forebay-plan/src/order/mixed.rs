@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
 
-use super::{KeptPermutations, Kind, Last, MAX_SAMPLES, Order, OrderError, OrderSpec};
+use super::{KeptPermutations, Kind, LastBatch, MAX_SAMPLES, Order, OrderError, OrderSpec};
 use crate::group::Shape;
 use crate::mixture::{Draws, LaneDraws, Mixture, WindowDraws};
 
@@ -19,10 +19,10 @@ impl Order {
         if !matches!(spec.kind, Kind::Sequential | Kind::Shuffle | Kind::Group { .. }) {
             return Err(OrderError::MixtureKind { kind: spec.kind.name() });
         }
-        if matches!(spec.last, Last::Short | Last::Carry) {
-            return Err(OrderError::MixtureLast { last: spec.last.name() });
+        if matches!(spec.last_batch, LastBatch::Partial | LastBatch::Carry) {
+            return Err(OrderError::MixtureLast { last: spec.last_batch.name() });
         }
-        let mut order = Self::new(OrderSpec { samples: MAX_SAMPLES, last: Last::Drop, ..spec })?;
+        let mut order = Self::new(OrderSpec { samples: MAX_SAMPLES, last_batch: LastBatch::Drop, ..spec })?;
         let lanes = order.shape.map_or(1, |shape| shape.lanes);
         order.steps = mixture.steps(lanes, order.global_batch / lanes)?;
         order.spec.samples = order.steps * order.global_batch;

@@ -20,14 +20,14 @@
 //!
 //! Of a mixture ([`Order::mixed`]) these are the orders within each source, as `mixture` says.
 //!
-//! The end of an epoch ([`Last`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left out;
-//! otherwise T = ⌈N/G⌉. `wrap` fills the last step from the start of the same epoch (a region's or
-//! lane's own start), `short` takes what is left, a rank's part may be empty; `carry` (sequential
-//! only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts where epoch e − 1
+//! The end of an epoch ([`LastBatch`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left
+//! out; otherwise T = ⌈N/G⌉. `fill` fills the last step from the start of the same epoch (or of the
+//! same region or lane), `partial` takes what is left, a rank's part may be empty; `carry`
+//! (sequential only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts where epoch e − 1
 //! ended: the circular database of the papers. As regions and lanes are equal to ± 1, ⌊⌊N/L⌋ /
 //! (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they never change T.
 //!
-//! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and
+//! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `fill` and
 //! `carry` repeat at most G − 1); every rank has T steps; the global batch of a step does not
 //! depend on W, except for `contiguous` and `opportunistic`. In `local-shuffle` the samples of a
 //! step, or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
@@ -138,25 +138,25 @@ impl fmt::Display for Kind {
 /// What happens at the end of an epoch that global batches do not fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Last {
+pub enum LastBatch {
     /// The last step is filled from the start of the epoch.
-    Wrap,
+    Fill,
     /// The samples that do not fill a step are left out.
     Drop,
     /// The last step takes what is left; a rank's part may be empty.
-    Short,
+    Partial,
     /// The next epoch starts where this one ends.
     Carry,
 }
 
-impl Last {
+impl LastBatch {
     /// The name, as users write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Wrap => "wrap",
+            Self::Fill => "fill",
             Self::Drop => "drop",
-            Self::Short => "short",
+            Self::Partial => "partial",
             Self::Carry => "carry",
         }
     }
@@ -168,7 +168,7 @@ pub struct OrderSpec {
     /// Which order.
     pub kind: Kind,
     /// What the end of an epoch does.
-    pub last: Last,
+    pub last_batch: LastBatch,
     /// Seed of everything that is shuffled.
     pub seed: u64,
     /// N, samples of an epoch: those of the data set, but for `given` and mixtures.
@@ -229,22 +229,22 @@ impl Order {
             return number("the number of samples", spec.samples, "at most 2^62");
         }
         let global_batch = spec.batch * spec.ranks;
-        if spec.last == Last::Carry && spec.kind != Kind::Sequential {
+        if spec.last_batch == LastBatch::Carry && spec.kind != Kind::Sequential {
             return Err(OrderError::Carry { kind });
         }
-        if spec.last != Last::Short && global_batch > spec.samples {
+        if spec.last_batch != LastBatch::Partial && global_batch > spec.samples {
             return Err(OrderError::BatchTooLarge {
                 kind,
-                last: spec.last.name(),
+                last: spec.last_batch.name(),
                 ranks: spec.ranks,
                 batch: spec.batch,
                 global_batch,
                 samples: spec.samples,
             });
         }
-        let steps = match spec.last {
-            Last::Drop => spec.samples / global_batch,
-            Last::Wrap | Last::Short | Last::Carry => spec.samples.div_ceil(global_batch),
+        let steps = match spec.last_batch {
+            LastBatch::Drop => spec.samples / global_batch,
+            LastBatch::Fill | LastBatch::Partial | LastBatch::Carry => spec.samples.div_ceil(global_batch),
         };
         if let Kind::Given { among: Some(among), repeats: false } = spec.kind
             && spec.samples > among
@@ -493,7 +493,7 @@ impl Order {
     ///
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
     /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
-    /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
+    /// (w·S)⌉ windows of all lanes end inside a step. With `fill` what the last step repeats comes
     /// on top. For `opportunistic`: what the ranks take while a section is held, and the next
     /// window; resident samples pass no staging memory. Other orders: one step of the node. Before
     /// padding and alignment.
@@ -599,7 +599,7 @@ impl Order {
             while slot < self.lane_batch() {
                 let mut position = step * self.lane_batch() + slot;
                 if position >= end {
-                    if self.spec.last == Last::Short {
+                    if self.spec.last_batch == LastBatch::Partial {
                         break;
                     }
                     position -= end;
@@ -656,28 +656,28 @@ impl Order {
 
     /// The positions that a rank takes in one step of an order without lanes.
     pub(crate) fn run(&self, epoch: u64, step: u64, rank: Rank) -> PositionRun {
-        let OrderSpec { batch, ranks, samples, last, kind, .. } = self.spec;
+        let OrderSpec { batch, ranks, samples, last_batch: last, kind, .. } = self.spec;
         let rank = u64::from(rank.0);
         let (base, modulus, first) = if kind == Kind::Contiguous {
             let region = share(samples, ranks, rank);
             (region.start, region.end - region.start, step * batch)
-        } else if last == Last::Carry {
+        } else if last == LastBatch::Carry {
             let walked = (u128::from(epoch) * u128::from(self.steps) + u128::from(step))
                 * u128::from(self.global_batch);
             (0, samples, (walked % u128::from(samples)) as u64 + rank * batch)
         } else {
             (0, samples, step * self.global_batch + rank * batch)
         };
-        let count = if last == Last::Short { batch.min(modulus.saturating_sub(first)) } else { batch };
+        let count = if last == LastBatch::Partial { batch.min(modulus.saturating_sub(first)) } else { batch };
         PositionRun { base, modulus, first, count }
     }
 
     /// Samples that a rank takes in an epoch, nothing twice.
     fn taken_once(&self, rank: Rank) -> u64 {
-        let OrderSpec { batch, samples, last, .. } = self.spec;
+        let OrderSpec { batch, samples, last_batch: last, .. } = self.spec;
         let before = self.steps - 1;
         let first = before * self.global_batch + u64::from(rank.0) * batch;
-        let in_last = if last == Last::Drop { batch } else { batch.min(samples.saturating_sub(first)) };
+        let in_last = if last == LastBatch::Drop { batch } else { batch.min(samples.saturating_sub(first)) };
         before * batch + in_last
     }
 
@@ -737,7 +737,7 @@ pub(crate) struct PositionRun {
     pub(crate) count: u64,
 }
 
-/// Positions of one rank in the sequence of its node, in one step of `opportunistic`. With `wrap`,
+/// Positions of one rank in the sequence of its node, in one step of `opportunistic`. With `fill`,
 /// those beyond its end are at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRun {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use forebay_plan::{
-    Demand, KeptPermutations, Kind, Last, Next, NodeShares, Order, OrderSpec, Schedule, Segment, ShareUnit,
+    Demand, KeptPermutations, Kind, LastBatch, Next, NodeShares, Order, OrderSpec, Schedule, Segment,
+    ShareUnit,
 };
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
@@ -25,8 +26,13 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 /// All ways to end an epoch.
-pub fn lasts() -> impl Strategy<Value = Last> {
-    prop_oneof![Just(Last::Wrap), Just(Last::Drop), Just(Last::Short), Just(Last::Carry)]
+pub fn lasts() -> impl Strategy<Value = LastBatch> {
+    prop_oneof![
+        Just(LastBatch::Fill),
+        Just(LastBatch::Drop),
+        Just(LastBatch::Partial),
+        Just(LastBatch::Carry)
+    ]
 }
 
 /// Shares of nodes: units of up to 9, 40 or 120 samples, and ranks on up to 4 nodes, not in blocks,
@@ -62,11 +68,12 @@ pub fn orders() -> impl Strategy<Value = Order> {
             works[pick.index(works.len())]
         });
         let last = match last {
-            _ if batch * ranks > samples => Last::Short,
-            Last::Carry if kind != Kind::Sequential => Last::Wrap,
+            _ if batch * ranks > samples => LastBatch::Partial,
+            LastBatch::Carry if kind != Kind::Sequential => LastBatch::Fill,
             last => last,
         };
-        let make = |kind| Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes });
+        let make =
+            |kind| Order::new(OrderSpec { kind, last_batch: last, seed, samples, batch, ranks, lanes });
         // Pools may be too large for the epoch.
         let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
         order.with_residents(shares(seed, samples, ranks), |unit| is_resident(seed, unit, kept))

@@ -54,7 +54,7 @@ class Engine:
             seed=place.seed,
             strategy=strategy,
             epochs=epochs,
-            last="wrap",
+            last_batch="fill",
             world=world,
             name="bench",
         )

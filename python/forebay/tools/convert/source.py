@@ -113,7 +113,7 @@ class DatasetSource:
             self._dataset,
             batch_size,
             order=order,
-            last="short",
+            last_batch="partial",
             epochs=1,
             world="single",
             # Whatever the environment says: a bad sample is never replaced by another one.
