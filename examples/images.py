@@ -1,17 +1,16 @@
-"""Decode and augment JPEG files of a folder in threads.
+"""Decode, crop and normalize JPEG files of a folder, without a function of Python.
 
     pip install pillow
     python examples/images.py
 
-Any decoder that releases the interpreter lock will do: Pillow, OpenCV, torchvision, simplejpeg.
+Pillow only writes the files here. For other augmentations, `sample=` calls a function with the
+decoded pixels (albumentations_augment.py).
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -32,30 +31,23 @@ def write_folder(folder: Path) -> None:
             Image.fromarray(pixels).save(folder / name / f"{number:04}.jpg")
 
 
-def prepare(sample: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, Any]:
-    """Decode a file, crop it at random, flip half of all images."""
-    with Image.open(io.BytesIO(sample["data"])) as image:
-        left = int(rng.integers(image.width - SIZE + 1))
-        top = int(rng.integers(image.height - SIZE + 1))
-        crop = image.convert("RGB").crop((left, top, left + SIZE, top + SIZE))
-    pixels = np.asarray(crop)
-    if rng.random() < 0.5:
-        pixels = pixels[:, ::-1]
-    return {"image": pixels, "label": sample["label"]}
-
-
 def main() -> None:
-    """Iterate twice; the same seed gives the same crops on any number of threads."""
+    """Iterate twice; the same seed gives the same crops."""
+    pixels = forebay.image(
+        SIZE, resize="random-crop", flip=True, layout="chw",
+        mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_folder(folder)
+        dataset = forebay.open(folder, decode={"data": pixels})
         epochs = []
-        for threads in (1, 4):
-            with forebay.Loader(folder, BATCH, order="shuffle", sample=prepare, threads=threads) as loader:
-                epochs.append([batch["image"].copy() for batch in loader])
-                print(loader.config.per_sample)
-    assert all((one == other).all() for one, other in zip(*epochs, strict=True))
-    print(f"{len(epochs[0])} batches of shape {epochs[0][0].shape}, equal for 1 and 4 threads")
+        for _ in range(2):
+            with forebay.Loader(dataset, BATCH, order="shuffle") as loader:
+                epochs.append([batch["data"].copy() for batch in loader])
+        assert all((one == other).all() for one, other in zip(*epochs, strict=True))
+        first = epochs[0][0]
+        print(f"classes {dataset.classes}: {len(epochs[0])} batches of shape {first.shape}, {first.dtype}")
 
 
 if __name__ == "__main__":

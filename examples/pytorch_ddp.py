@@ -1,6 +1,6 @@
 """Train an image classifier with DistributedDataParallel, stop, and continue with the next batch.
 
-    pip install torch torchvision pillow
+    pip install torch pillow
     torchrun --nproc-per-node 2 examples/pytorch_ddp.py
 
 The ranks find each other through torchrun. The same lines work with FSDP, on GPUs and on several
@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
-from torchvision.transforms.v2 import functional as transforms
 
 import forebay.torch
 
@@ -30,21 +29,16 @@ CLASSES, SHARDS, IMAGES, SIZE, BATCH, EPOCHS = 10, 3, 64, 64, 8, 2
 STOP_AFTER = 17
 
 
-def prepare(sample: dict[str, Any], rng: np.random.Generator) -> tuple[torch.Tensor, int]:
-    """Decode an image, crop it at random, flip half of all images.
-
-    Random numbers come from `rng`: it depends on seed, epoch and sample alone, so an image is
-    augmented alike on any number of ranks and after a resume.
-    """
-    with Image.open(io.BytesIO(sample["jpg"])) as encoded:
-        image = transforms.pil_to_tensor(encoded.convert("RGB"))
-    height, width = image.shape[-2:]
-    side = int(min(height, width) * rng.uniform(0.5, 1))
-    top, left = int(rng.integers(height - side + 1)), int(rng.integers(width - side + 1))
-    image = transforms.resized_crop(image, top, left, side, side, [SIZE, SIZE], antialias=True)
-    if rng.random() < 0.5:
-        image = transforms.horizontal_flip(image)
-    return image, int(bytes(sample["cls"]))
+# The engine decodes, crops at random, flips half of all images and normalizes, in its own threads.
+# What is random depends on seed, epoch and sample alone: an image is augmented alike on any number
+# of ranks and after a resume.
+DECODE: dict[str, Any] = {
+    "jpg": forebay.image(
+        SIZE, resize="random-crop", scale=(0.25, 1), flip=True, layout="chw",
+        mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+    ),
+    "cls": "int",
+}  # fmt: skip
 
 
 def train(data: list[Path], checkpoint: Path, stop_after: int | None = None) -> list[int]:
@@ -59,9 +53,8 @@ def train(data: list[Path], checkpoint: Path, stop_after: int | None = None) -> 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ids: list[int] = []
     # On GPUs, device= copies batches ahead of the computation, through pinned memory.
-    with forebay.torch.loader(
-        data, BATCH, order="group", sample=prepare, threads=2, device=device, epochs=EPOCHS
-    ) as loader:
+    dataset = forebay.open(data, decode=DECODE)
+    with forebay.torch.loader(dataset, BATCH, order="group", device=device, epochs=EPOCHS) as loader:
         if checkpoint.exists():
             state = torch.load(checkpoint, map_location=device)
             model.load_state_dict(state["model"])
@@ -71,8 +64,7 @@ def train(data: list[Path], checkpoint: Path, stop_after: int | None = None) -> 
         for epoch in range(loader.epoch, EPOCHS):
             loader.set_epoch(epoch)
             for batch in loader:
-                images, labels = batch
-                loss = torch.nn.functional.cross_entropy(model(images / 255), labels)
+                loss = torch.nn.functional.cross_entropy(model(batch["jpg"]), batch["cls"])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -325,6 +325,136 @@ def test_jpegs_of_unusual_colors_become_what_pillow_makes_of_them(tmp_path, mode
             assert_close(found[number], photos.expected(data, key=(0, 0, number), **options), 38)
 
 
+def assert_whole_images_are_pillows(tmp_path, files):
+    """Compare all pixels of images, each at its own size, with what Pillow makes of them."""
+    by_size = {}
+    for data in files:
+        by_size.setdefault(Image.open(io.BytesIO(data)).size, []).append(data)
+    for (width, height), equal in by_size.items():
+        found = one_by_one(tmp_path, equal, size=(height, width), resize="stretch")
+        for number, data in enumerate(equal):
+            wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+            # libjpeg-turbo rounds colors once more where chrominance is enlarged.
+            assert np.abs(found[number] - wanted).max() <= 2, (width, height, number)
+
+
+def test_small_jpegs_are_those_of_pillow_to_their_borders(tmp_path):
+    sizes = [(1, 1), (2, 3), (3, 3), (4, 4), (3, 5), (5, 3), (4, 17), (5, 17), (17, 4), (33, 31)]
+    noise = [
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)) for w, h in sizes
+    ]
+    kinds = itertools.product(noise, ("4:4:4", "4:2:2", "4:2:0"), (False, True))
+    assert_whole_images_are_pillows(
+        tmp_path,
+        [
+            photos.encoded(image, subsampling=kind, progressive=progressive)
+            for image, kind, progressive in kinds
+        ],
+    )
+
+
+def test_jpegs_of_four_components_are_enlarged_as_by_pillow(tmp_path):
+    sizes = [(1, 1), (3, 2), (5, 4), (16, 16), (37, 21), (90, 61)]
+    noise = [
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (h, w, 4), np.uint8), "CMYK")
+        for w, h in sizes
+    ]
+    files = [
+        photos.encoded(image, subsampling=kind) for image in noise for kind in ("4:4:4", "4:2:2", "4:2:0")
+    ]
+    # The marker of Adobe says how colors are transformed: luminance, chrominance and black.
+    at = files[0].index(b"Adobe") + 11
+    files += [data[:at] + b"\x02" + data[at + 1 :] for data in files]
+    # Black is sampled as luminance, the usual way: the frame names the sampling of each component.
+    for data in files[1:3]:
+        frame = data.index(b"\xff\xc0")
+        assert data[frame + 11] != data[frame + 20]
+    assert_whole_images_are_pillows(tmp_path, files)
+    large = photos.encoded(photos.photo(1, 640, 480).convert("CMYK"), subsampling="4:2:0")
+    wanted = photos.expected(large, size=48, resize="stretch").astype(int)
+    assert np.abs(one_by_one(tmp_path, [large], size=48, resize="stretch")[0] - wanted).max() <= 2
+
+
+def lossless_jpeg(pixels):
+    """Encode gray pixels without loss (ITU-T T.81, annex H), each predicted from the one before."""
+    height, width = pixels.shape
+    # All codes of Huffman have four bits: 0 to 8, the number of bits of a difference.
+    segments = [
+        (0xC3, struct.pack(">BHHB3B", 8, height, width, 1, 1, 0x11, 0)),
+        (0xC4, bytes([0, 0, 0, 0, 9, *[0] * 12, *range(9)])),
+        (0xDA, bytes([1, 1, 0, 1, 0, 0])),
+    ]
+    before = pixels.astype(int)
+    predicted = np.empty_like(before)
+    predicted[:, 1:] = before[:, :-1]
+    predicted[1:, 0] = before[:-1, 0]
+    predicted[0, 0] = 128
+    bits = ""
+    for difference in (before - predicted).reshape(-1).tolist():
+        length = abs(difference).bit_length()
+        value = difference if difference > 0 else difference + (1 << length) - 1
+        bits += f"{length:04b}" + (f"{value:0{length}b}" if length else "")
+    bits += "1" * (-len(bits) % 8)
+    scan = int(bits, 2).to_bytes(len(bits) // 8).replace(b"\xff", b"\xff\x00")
+    header = b"".join(
+        bytes([0xFF, marker]) + struct.pack(">H", len(data) + 2) + data for marker, data in segments
+    )
+    return b"\xff\xd8" + header + scan + b"\xff\xd9"
+
+
+def test_a_lossless_jpeg_is_not_reduced_by_blocks(tmp_path):
+    """Its differences are limited to 8 bits here, so the image is smooth."""
+    pixels = np.asarray(photos.photo(6, 200, 160, "L").resize((200, 160)))
+    data = lossless_jpeg(pixels)
+    whole = one_by_one(tmp_path, [data], size=(160, 200), resize="stretch", mode="gray")
+    np.testing.assert_array_equal(whole[0, :, :, 0], pixels)
+    plain = photos.encoded(Image.fromarray(pixels), "PNG")
+    for size, resize in ((40, "stretch"), (20, "center-crop"), (30, "random-crop")):
+        found = one_by_one(tmp_path, [data] * 3, size=size, resize=resize, mode="gray")
+        for number in range(3):
+            wanted = photos.expected(plain, size=size, resize=resize, mode="gray", key=(0, 0, number))
+            assert np.abs(found[number].astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_an_enlarged_crop_uses_the_pixels_beside_it(tmp_path, mode):
+    data = photos.encoded(photos.photo(7, 16, 24).convert(mode), subsampling="4:4:4")
+    found = one_by_one(tmp_path, [data], size=224)
+    assert np.abs(found[0].astype(int) - photos.expected(data, size=224)).max() <= 2
+
+
+PICTURE = photos.photo(8, 50, 40)
+NORMAL = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.float16])
+@pytest.mark.parametrize("layout", ["hwc", "chw"])
+@pytest.mark.parametrize("normal", [{}, NORMAL, {"std": 0.5}, {"mean": 0.1, "std": (0.2, 0.3, 0.4)}], ids=str)
+def test_floats_are_those_of_the_formula(tmp_path, dtype, layout, normal):
+    """The formula of torchvision's Normalize, in numpy's 32 bits; each bit is equal."""
+    options = {"size": (21, 32), "resize": "random-crop", "flip": True, "layout": layout}
+    files = [photos.encoded(PICTURE), photos.encoded(PICTURE.convert("L"), "PNG")]
+    plain = one_by_one(tmp_path, files, **options)
+    found = one_by_one(tmp_path, files, dtype=dtype, **normal, **options)
+    shape = (3, 1, 1) if layout == "chw" else (3,)
+    mean, std = (
+        np.broadcast_to(np.float32(normal.get(name, default)), 3).reshape(shape)
+        for name, default in (("mean", 0), ("std", 1))
+    )
+    wanted = ((plain.astype(np.float32) / np.float32(255) - mean) / std).astype(dtype)
+    assert found.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), wanted.view(f"u{wanted.itemsize}"))
+
+
+def test_gray_floats_have_one_mean(tmp_path):
+    files = [photos.encoded(PICTURE)]
+    plain = one_by_one(tmp_path, files, size=20, mode="gray", layout="chw")
+    found = one_by_one(tmp_path, files, size=20, mode="gray", layout="chw", mean=[0.4], std=0.25)
+    assert found.shape == (1, 1, 20, 20)
+    wanted = (plain.astype(np.float32) / np.float32(255) - np.float32(0.4)) / np.float32(0.25)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_the_orientation_of_exif_is_ignored_as_by_pillow(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -383,6 +513,15 @@ def test_image_folders(tmp_path):
     assert set(found) == set(files.values())
     for number, data in enumerate(found):
         assert_close(batch[name][number], photos.expected(data))
+    assert plain.classes == dataset.classes == dataset.select([0, 3]).classes == ["class0", "class1"]
+    assert [plain.classes[label] for label in batch["label"]] == ["class0"] * 3 + ["class1"] * 3
+
+
+def test_files_that_name_no_classes_have_none(family, tmp_path):
+    assert forebay.open(family).classes is None
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "0.jpg").write_bytes(GOOD)
+    assert forebay.open(tmp_path / "flat").classes is None
 
 
 def test_features_of_tfrecord(tmp_path):
@@ -448,6 +587,14 @@ def jpeg_of_size(width, height):
     return bytes(data)
 
 
+def jpeg_of_two_frames():
+    """A JPEG with a second frame header, which libjpeg refuses."""
+    data = photos.encoded(photos.photo(0))
+    at = data.index(b"\xff\xc0")
+    segment = data[at : at + 19]
+    return data[:at] + segment + data[at:]
+
+
 GOOD = photos.encoded(photos.photo(0))
 GOOD_PNG = photos.encoded(photos.photo(0), "PNG")
 BROKEN = {
@@ -461,6 +608,7 @@ BROKEN = {
     "jpeg without its end": GOOD[: len(GOOD) * 3 // 4],
     "jpeg bomb": jpeg_of_size(65_000, 65_000),
     "jpeg of no rows": jpeg_of_size(100, 0),
+    "jpeg of two frames": jpeg_of_two_frames(),
     "png cut in its header": GOOD_PNG[:20],
     "png cut in its pixels": GOOD_PNG[: len(GOOD_PNG) // 2],
     "png bomb": png_of_size(2**31 - 1, 2**31 - 1),
@@ -576,6 +724,15 @@ def test_wrong_decoders_raise(family, tmp_path):
         ("layout=", {"layout": "nchw"}),
         ("resize=", {"resize": "fit"}),
         ("flip=", {"flip": 0.5}),
+        ("dtype=", {"dtype": "float64"}),
+        ("dtype=", {"dtype": "uint8", "mean": 0.5}),
+        ("mean=", {"mean": (0.1, 0.2)}),
+        ("mean=", {"mean": "grey"}),
+        ("mean=", {"mean": float("nan")}),
+        ("mean=", {"mean": (0.1, 0.2, 0.3), "mode": "gray"}),
+        ("std=", {"std": 0}),
+        ("std=", {"std": (0.2, 0.2, -0.1)}),
+        ("std=", {"std": 1e300}),
         ("scale= is for", {"scale": (0.1, 1)}),
         ("short_side= is for", {"resize": "stretch", "short_side": 256}),
         ("short_side=", {"size": 224, "short_side": 100}),

@@ -247,6 +247,17 @@ class Dataset:
         return self._native.paths
 
     @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes in the order of their labels; None where the files name none.
+
+        A folder names the directories of its classes. Hugging Face's ``dataset_info.json`` beside
+        the files names those of its ``ClassLabel``, if there is exactly one.
+        """
+        from forebay._formats.huggingface_directory import class_names
+
+        return self._native.classes() or class_names(self.paths)
+
+    @property
     def fingerprint(self) -> str:
         """String that identifies the data set; a state or sidecar is valid for one fingerprint.
 

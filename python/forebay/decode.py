@@ -7,6 +7,7 @@ is to do.
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ __all__ = ["Decoder", "array", "decoders_json", "image"]
 
 MODES = ("rgb", "gray")
 LAYOUTS = ("hwc", "chw")
+DTYPES = ("uint8", "float32", "float16")
 RESIZES = ("random-crop", "center-crop", "stretch")
 # Decoders without parameters.
 WORDS = ("int", "text", "json")
@@ -50,11 +52,14 @@ def image(
     resize: str = "center-crop",
     layout: str = "hwc",
     flip: bool = False,
+    dtype: npt.DTypeLike | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     scale: tuple[float, float] | None = None,
     ratio: tuple[float, float] | None = None,
     short_side: int | None = None,
 ) -> Decoder:
-    """Decode a JPEG or PNG to pixels of a fixed size: uint8, shape ``(height, width, channels)``.
+    """Decode a JPEG or PNG to pixels of a fixed size: shape ``(height, width, channels)``.
 
     Parameters
     ----------
@@ -70,6 +75,12 @@ def image(
         Order of the axes. ``chw``: shape ``(channels, height, width)``. Default ``"hwc"``.
     flip : bool
         Whether a random half of the samples is mirrored left to right. Default False.
+    dtype : {"uint8", "float32", "float16"}
+        ``uint8``: values from 0 to 255. Floats: from 0 to 1, or normalized. Default: ``"float32"``
+        with ``mean`` or ``std``, else ``"uint8"``.
+    mean, std : float or sequence of float
+        Normalize as torchvision's ``Normalize``: ``(value / 255 - mean) / std``, in 32 bits. One
+        number, or one for each channel. Default: subtract nothing, and divide by nothing more.
     scale : (float, float)
         For ``random-crop``: least and most area, relative to the image. Default (0.08, 1).
     ratio : (float, float)
@@ -98,6 +109,14 @@ def image(
             raise option_error(f'forebay.image: {name}= is for resize="{fitting[name]}", found {resize!r}')
     if not isinstance(flip, bool):
         raise option_error(f"forebay.image: flip=: expected True or False, found {flip!r}")
+    channels = {"rgb": 3, "gray": 1}[mode]
+    normalize = {
+        name: _channels(name, value, channels)
+        for name, value in (("mean", mean), ("std", std))
+        if value is not None
+    }
+    name = ("float32" if normalize else "uint8") if dtype is None else _dtype_name(dtype)
+    _word("dtype", name, DTYPES)
     how: dict[str, Any] = {"kind": resize}
     if resize == "random-crop":
         how |= {"scale": _pair("scale", (0.08, 1.0) if scale is None else scale)}
@@ -116,6 +135,8 @@ def image(
             "layout": layout,
             "resize": how,
             "flip": flip,
+            "dtype": name,
+            **normalize,
         },
     )
 
@@ -223,6 +244,20 @@ def _size(size: object) -> tuple[int, int]:
         return _integer("size", size[0]), _integer("size", size[1])
     side = _integer("size", size)
     return side, side
+
+
+def _channels(name: str, value: object, channels: int) -> list[float]:
+    """Return a number for each of three channels; gray has the first."""
+    numbers: list[Any] = [value] * channels if isinstance(value, int | float) else list(value)  # type: ignore[call-overload]
+    try:
+        found = [float(number) for number in numbers]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) != channels or not all(map(math.isfinite, found)):
+        raise option_error(
+            f"forebay.image: {name}=: expected a number, or one for each of {channels} channels; found {value!r}"
+        )
+    return found if channels == 3 else found * 3
 
 
 def _pair(name: str, value: object) -> list[float]:

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 import support
+import test_migrating
+from test_migrating import data  # noqa: F401
 
 TORCHRUN = [
     sys.executable,
@@ -52,10 +54,15 @@ def test_an_example_runs_and_leaves_nothing_behind(tmp_path, command, said):
 def test_the_programs_of_the_page_run(monkeypatch):
     page = (support.ROOT / "docs/pytorch.md").read_text()
     programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(programs) == 5
+    assert len(programs) == 6
     names: dict[str, object] = {}
     for program in programs:
         exec(compile(program, "pytorch.md", "exec"), names)
     assert names["loader"].epoch == names["valid"].epoch == 2
     assert names["samples"] == 2_000
     assert names["batch"]["image"].shape == (256, 3, 32, 32)
+
+
+@pytest.mark.parametrize("text", test_migrating.OF_TORCH, ids=["DataLoader", "WebDataset"])
+def test_the_code_to_write_instead_of_another_loader_runs(text, data):  # noqa: F811
+    test_migrating.run_page(text, data)

@@ -4,7 +4,7 @@
 use std::time::Instant;
 use std::{env, fs, thread};
 
-use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, Resize, SampleKey};
+use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, PixelType, Resize, SampleKey};
 
 fn main() {
     let arguments: Vec<String> = env::args().collect();
@@ -21,6 +21,9 @@ fn main() {
         layout: PixelLayout::Hwc,
         resize: Resize::RandomCrop { scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] },
         flip: true,
+        dtype: PixelType::Uint8,
+        mean: None,
+        std: None,
     };
     let best = (0..rounds).map(|round| {
         let begun = Instant::now();

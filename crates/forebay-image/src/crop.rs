@@ -70,11 +70,21 @@ fn random_crop(random: &mut Random, width: u32, height: u32, scale: [f64; 2], ra
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Mode, PixelLayout};
+    use crate::spec::{Mode, PixelLayout, PixelType};
     use proptest::prelude::*;
 
     fn spec(resize: Resize) -> ImageSpec {
-        ImageSpec { height: 64, width: 48, mode: Mode::Rgb, layout: PixelLayout::Hwc, resize, flip: true }
+        ImageSpec {
+            height: 64,
+            width: 48,
+            mode: Mode::Rgb,
+            layout: PixelLayout::Hwc,
+            resize,
+            flip: true,
+            dtype: PixelType::Uint8,
+            mean: None,
+            std: None,
+        }
     }
 
     proptest! {

@@ -1,6 +1,9 @@
 //! One image to pixels of the size that a user asked for.
 
+use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use crate::crop::{Crop, crop};
 use crate::error::ImageError;
@@ -49,13 +52,48 @@ impl ImageDecoder {
         out: &mut [u8],
     ) -> Result<(), ImageError> {
         assert_eq!(out.len(), spec.bytes(), "a buffer for an image");
-        let decoded = catch_unwind(AssertUnwindSafe(|| decode(data, spec, key)));
-        let (pixels, crop) = decoded.unwrap_or_else(|_| {
-            Err(ImageError::new("image", 0, "one that is sound", "a panic of its decoder"))
-        })?;
-        self.output.write(&pixels, spec, &crop, out);
-        Ok(())
+        let output = &mut self.output;
+        let decoded = guarded(|| {
+            let (pixels, crop) = decode(data, spec, key)?;
+            output.write(&pixels, spec, &crop, out);
+            Ok(())
+        });
+        decoded.unwrap_or_else(|panic| {
+            // What it kept may be in any state.
+            self.output = Output::default();
+            let found = format!("a panic of its decoder: {panic}");
+            Err(ImageError::new("image", 0, "one that is sound", found))
+        })
     }
+}
+
+thread_local! {
+    /// Whether a panic of this thread is caught, and becomes an error.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function; a panic returns its message, and prints nothing.
+fn guarded<T>(function: impl FnOnce() -> T) -> Result<T, String> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // A thread that ends has no such variable any more, and decodes nothing.
+            if !IS_GUARDED.try_with(Cell::get).unwrap_or(false) {
+                others(panic);
+            }
+        }));
+    });
+    let before = IS_GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(function));
+    IS_GUARDED.set(before);
+    result.map_err(|panic| message(&*panic))
+}
+
+/// The message of a panic: a string, as of all macros.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("of no message").to_owned()
 }
 
 fn decode(data: &[u8], spec: &ImageSpec, key: SampleKey) -> Result<(Pixels, Crop), ImageError> {
@@ -74,4 +112,21 @@ fn decode(data: &[u8], spec: &ImageSpec, key: SampleKey) -> Result<(Pixels, Crop
         OTHERS.iter().find(|(_, at, start)| data.get(*at..).is_some_and(|rest| rest.starts_with(start)));
     let found = other.map_or_else(|| hex(data), |(name, ..)| (*name).to_owned());
     Err(ImageError::new("start of the image", 0, "that of a JPEG or PNG", found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_its_message_and_the_next_call_is_not_affected() {
+        let index = std::hint::black_box(7);
+        assert_eq!(
+            guarded(|| [1, 2][index]),
+            Err("index out of bounds: the len is 2 but the index is 7".into())
+        );
+        assert_eq!(guarded(|| std::panic::panic_any(1)), Err::<(), _>("of no message".into()));
+        assert!(!IS_GUARDED.get());
+        assert_eq!(guarded(|| 3), Ok(3));
+    }
 }

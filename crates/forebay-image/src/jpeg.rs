@@ -8,15 +8,17 @@
 //!   of the result alone.
 //!
 //! Progressive images, restart markers and gray images are decoded; CMYK is converted without a
-//! profile. Images of unusual colors or sampling are decoded whole. The orientation of EXIF and
+//! profile. Images of unusual colors or sampling are decoded whole; those of four components with
+//! fewer samples of some (`inks`) and lossless ones at full size, too. The orientation of EXIF and
 //! color profiles are ignored. 12 and 16 bits are errors.
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
 use crate::crop::Crop;
 use crate::error::ImageError;
+use crate::jpeg_enlarge::{Samples, enlarge};
 use crate::jpeg_frame::Frame;
-use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk};
+use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk, inks_of_ycck};
 use crate::spec::{ImageSpec, Mode};
 
 /// How much larger than the result a reduced image is at least: the reduction itself is a coarse
@@ -25,7 +27,8 @@ const REDUCED_MARGIN: f64 = 1.5;
 /// How much more rows than its crop a result has at most that is made from planes: with more, the
 /// ways to enlarge chrominance differ by more than rounding.
 const MAX_ENLARGED: f64 = 2.0;
-/// Pixels beside a crop that the filter of a resize uses: half of those that become one pixel.
+/// Pixels beside a crop, at least, that make a difference: chrominance that is enlarged, and
+/// rounding.
 const EDGE: f64 = 2.0;
 /// Scans of a progressive image, at most: a real one has a dozen, and each costs a pass over it.
 const MAX_SCANS: usize = 256;
@@ -63,23 +66,42 @@ pub(crate) fn decode(
     spec: &ImageSpec,
     crop: &Crop,
 ) -> Result<Pixels, ImageError> {
+    if frame.components == 4 && !frame.is_lossless && frame.sampling != [frame.sampling[0]; 4] {
+        return inks(data, frame, spec);
+    }
     let is_enlarged = crop.height * MAX_ENLARGED < f64::from(spec.height);
-    match (reduced(spec, crop), frame.planes) {
-        (8, Some(sampling)) if !is_enlarged => in_planes(data, frame, sampling, crop),
+    let eighths = if frame.is_lossless { 8 } else { reduced(spec, crop) };
+    match (eighths, frame.planes) {
+        (8, Some(sampling)) if !is_enlarged => in_planes(data, frame, sampling, spec, crop),
         (eighths, _) => interleaved(data, frame, spec, crop, eighths),
     }
 }
 
+/// Pixels beside a crop that the filter of its resize uses, across and down, where so many pixels
+/// become one.
+fn edges(spec: &ImageSpec, crop: &Crop, scale: f64) -> [f64; 2] {
+    let edge = |pixels: f64, into: u32| EDGE.max((pixels * scale / f64::from(into) / 2.0).ceil() + 1.0);
+    [edge(crop.width, spec.width), edge(crop.height, spec.height)]
+}
+
 /// Decodes the pixels of a crop, as the JPEG has them.
-fn in_planes(data: &[u8], frame: &Frame, sampling: [usize; 2], crop: &Crop) -> Result<Pixels, ImageError> {
+fn in_planes(
+    data: &[u8],
+    frame: &Frame,
+    sampling: [usize; 2],
+    spec: &ImageSpec,
+    crop: &Crop,
+) -> Result<Pixels, ImageError> {
+    let [beside, above] = edges(spec, crop, 1.0);
     let (width, height) = (usize::from(frame.width), usize::from(frame.height));
     // The first pixel is one of chrominance, too.
-    let first = |start: f64, step: usize, size: usize| {
-        ((start - EDGE).max(0.0).floor() as usize).min(size - 1) / step * step
-    };
-    let end = |end: f64, size: usize| ((end + EDGE).ceil() as usize).min(size);
-    let (left, right) = (first(crop.left, sampling[0], width), end(crop.left + crop.width, width));
-    let (top, bottom) = (first(crop.top, sampling[1], height), end(crop.top + crop.height, height));
+    let first =
+        |start: f64, step: usize, size: usize| (start.max(0.0).floor() as usize).min(size - 1) / step * step;
+    let end = |end: f64, size: usize| (end.ceil() as usize).min(size);
+    let left = first(crop.left - beside, sampling[0], width);
+    let right = end(crop.left + crop.width + beside, width);
+    let top = first(crop.top - above, sampling[1], height);
+    let bottom = end(crop.top + crop.height + above, height);
     let cut = frame.cut(data, bottom);
     let mut decoder = bounded(cut.as_deref().unwrap_or(data))?;
     decoder.set_crop_y(top, bottom - top);
@@ -115,10 +137,12 @@ fn interleaved(
     let (mut left, mut top, mut right, mut bottom) = (0, 0, whole_width, whole_height);
     let mut cut = None;
     if frame.is_usual {
-        left = ((crop.left * scale).floor() as usize).min(whole_width - 1);
-        top = ((crop.top * scale).floor() as usize).min(whole_height - 1);
-        right = (((crop.left + crop.width) * scale).ceil() as usize).clamp(left + 1, whole_width);
-        bottom = (((crop.top + crop.height) * scale).ceil() as usize).clamp(top + 1, whole_height);
+        let [beside, above] = edges(spec, crop, scale);
+        let first = |start: f64, size: usize| (start.max(0.0).floor() as usize).min(size - 1);
+        left = first(crop.left * scale - beside, whole_width);
+        top = first(crop.top * scale - above, whole_height);
+        right = (((crop.left + crop.width) * scale + beside).ceil() as usize).clamp(left + 1, whole_width);
+        bottom = (((crop.top + crop.height) * scale + above).ceil() as usize).clamp(top + 1, whole_height);
         // The last rows need those of the next block, too.
         cut = frame.cut(data, (bottom * 8).div_ceil(eighths as usize) + usize::from(frame.unit_rows));
     }
@@ -133,12 +157,53 @@ fn interleaved(
         decoder.set_crop_region(left, top, right - left, bottom - top);
     }
     let image = decoder.decode_image().map_err(|error| failed(&error))?;
-    let bytes =
-        if frame.components == 4 { from_cmyk(&image.data, frame.is_adobe, spec.mode) } else { image.data };
+    let bytes = if frame.components == 4 {
+        from_cmyk(&image.data, frame.adobe.is_some(), spec.mode)
+    } else {
+        image.data
+    };
     let plane = Plane::new("JPEG", bytes, spec.mode.channels(), image.width, image.height)?;
     // The decoder begins at a whole block, to the left of the crop.
     let origin = [right.saturating_sub(image.width), top];
     Ok(Pixels::Interleaved(Plane { origin, scale: [scale; 2], ..plane }))
+}
+
+/// Decodes a whole image of four components that are sampled differently, which the decoder does
+/// not enlarge.
+fn inks(data: &[u8], frame: &Frame, spec: &ImageSpec) -> Result<Pixels, ImageError> {
+    let image = bounded(data)?.decode_raw().map_err(|error| failed(&error))?;
+    let (width, height) = (usize::from(frame.width), usize::from(frame.height));
+    let most = [0, 1].map(|axis| frame.sampling.map(|factors| factors[axis]).into_iter().max().unwrap_or(1));
+    let mut planes = Vec::with_capacity(4);
+    for (number, factors) in frame.sampling.iter().enumerate() {
+        if most[0] % factors[0] != 0 || most[1] % factors[1] != 0 {
+            let found = format!("{} x {} of {} x {}", factors[0], factors[1], most[0], most[1]);
+            return Err(ImageError::new("JPEG: sampling", frame.offset, "whole parts", found));
+        }
+        let rows = Samples {
+            bytes: &image.planes[number],
+            row_bytes: image.plane_widths[number],
+            // As many as belong to pixels; blocks may have more.
+            width: (width * usize::from(factors[0])).div_ceil(usize::from(most[0])),
+            height: (height * usize::from(factors[1])).div_ceil(usize::from(most[1])),
+        };
+        planes.push(enlarge(
+            &rows,
+            [most[0] / factors[0], most[1] / factors[1]].map(usize::from),
+            width,
+            height,
+        ));
+    }
+    let mut bytes: Vec<u8> = Vec::with_capacity(4 * width * height);
+    for at in 0..width * height {
+        bytes.extend(planes.iter().map(|plane| plane[at]));
+    }
+    // Without an Adobe marker, they are inks.
+    if frame.adobe.is_some_and(|transform| transform != 0) {
+        inks_of_ycck(&mut bytes);
+    }
+    let bytes = from_cmyk(&bytes, frame.adobe.is_some(), spec.mode);
+    Ok(Pixels::Interleaved(Plane::new("JPEG", bytes, spec.mode.channels(), width, height)?))
 }
 
 /// By which eighth of the size the image is large enough.

@@ -28,8 +28,12 @@ pub(crate) struct Frame {
     /// Pixels of luminance per pixel of chrominance, across and down, if the decoder returns them
     /// in planes: one that is usual, and Huffman-coded.
     pub(crate) planes: Option<[usize; 2]>,
-    /// Whether an Adobe marker is there, whose programs store inverted inks.
-    pub(crate) is_adobe: bool,
+    /// Horizontal and vertical sampling factors of the first four components.
+    pub(crate) sampling: [[u8; 2]; 4],
+    /// The color transform that an Adobe marker states, whose programs store inverted inks.
+    pub(crate) adobe: Option<u8>,
+    /// Whether pixels are predicted, not transformed: there are no blocks to reduce.
+    pub(crate) is_lossless: bool,
     /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
     pub(crate) is_sequential: bool,
     /// Offset of the header \[bytes\].
@@ -51,7 +55,7 @@ impl Frame {
         }
         let mut at = 2;
         let mut frame: Option<Self> = None;
-        let (mut is_adobe, mut is_rgb) = (false, false);
+        let mut adobe: Option<u8> = None;
         loop {
             // Anything between markers is skipped, as the C library does.
             let Some(found) =
@@ -82,15 +86,30 @@ impl Frame {
                     if *precision != 8 {
                         return wrong("bits per sample", at + 2, "8", format!("{precision}"));
                     }
-                    let vertical = rest.chunks_exact(3).take(usize::from(*components)).map(|one| one[1] & 15);
+                    if frame.is_some() {
+                        return wrong("frame header", at - 2, "one", "a second one".into());
+                    }
+                    let mut sampling = [[1; 2]; 4];
+                    for (factors, one) in sampling.iter_mut().zip(rest.chunks_exact(3)) {
+                        *factors = [one[1] >> 4, one[1] & 15];
+                        if !factors.iter().all(|factor| (1..=4).contains(factor)) {
+                            let found = format!("{} x {}", factors[0], factors[1]);
+                            return wrong("sampling of a component", at + 2, "1 to 4 x 1 to 4", found);
+                        }
+                    }
+                    let is_lossless = matches!(marker, 0xc3 | 0xc7 | 0xcb | 0xcf);
+                    let vertical = sampling.iter().map(|[_, down]| u16::from(*down)).max();
                     frame = Some(Self {
                         width: u16::from_be_bytes([*w0, *w1]),
                         height: u16::from_be_bytes([*h0, *h1]),
                         components: *components,
-                        unit_rows: 8 * u16::from(vertical.max().unwrap_or(1).max(1)),
-                        is_usual: is_usual(rest),
-                        planes: planes(rest).filter(|_| matches!(marker, 0xc0..=0xc2)),
-                        is_adobe: false,
+                        unit_rows: 8 * vertical.unwrap_or(1),
+                        is_usual: is_usual(rest) && !is_lossless,
+                        planes: planes(rest, u16::from_be_bytes([*w0, *w1]))
+                            .filter(|_| matches!(marker, 0xc0..=0xc2)),
+                        sampling,
+                        adobe: None,
+                        is_lossless,
                         is_sequential: matches!(marker, 0xc0 | 0xc1),
                         offset: at - 2,
                         height_at: at + 3,
@@ -98,19 +117,18 @@ impl Frame {
                     });
                 }
                 APP14 if segment.starts_with(b"Adobe") => {
-                    is_adobe = true;
-                    is_rgb = segment.get(ADOBE_TRANSFORM) == Some(&0);
+                    adobe = segment.get(ADOBE_TRANSFORM).copied();
                 }
                 SOS => {
                     let Some(frame) = frame else {
                         return wrong("header", at - 2, "a frame before its scan", "a scan".into());
                     };
                     let is_whole = segment.first() == Some(&frame.components);
-                    let is_usual = frame.is_usual && !(is_rgb && frame.components == 3);
+                    let is_usual = frame.is_usual && !(adobe == Some(0) && frame.components == 3);
                     return Ok(Self {
                         is_usual,
                         planes: frame.planes.filter(|_| is_usual),
-                        is_adobe,
+                        adobe,
                         is_sequential: frame.is_sequential && is_whole,
                         scan_at: at + 2 + segment.len(),
                         ..frame
@@ -154,11 +172,13 @@ fn is_usual(components: &[u8]) -> bool {
     }
 }
 
-/// Sampling of luminance against chrominance, across and down, of components in planes.
-fn planes(components: &[u8]) -> Option<[usize; 2]> {
+/// Sampling of luminance against chrominance, across and down, of components in planes. Chrominance
+/// of two columns or fewer is repeated, not interpolated (jdsample.c of libjpeg), which the decoder
+/// does.
+fn planes(components: &[u8], width: u16) -> Option<[usize; 2]> {
     match components {
         [_, 0x11, _] => Some([1, 1]),
-        [_, first, ..] if components.len() == 9 && is_usual(components) => {
+        [_, first, ..] if components.len() == 9 && is_usual(components) && (*first == 0x11 || width > 4) => {
             Some([usize::from(first >> 4), usize::from(first & 15)])
         }
         _ => None,

@@ -5,8 +5,8 @@
 //! - `spec`: what a user asks for: size, mode, layout, how to resize.
 //! - `random`: the random numbers of a sample.
 //! - `crop`: which part of an image becomes the result.
-//! - `jpeg_frame`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at a reduced size
-//!   if that is enough.
+//! - `jpeg_frame`, `jpeg_enlarge`, `jpeg`, `png`: decoders. A JPEG is decoded where the crop is, at
+//!   a reduced size if that is enough.
 //! - `output`: resizes what was decoded, and converts colors.
 //! - `decoder`: puts them together.
 //!
@@ -19,6 +19,7 @@ mod crop;
 mod decoder;
 mod error;
 mod jpeg;
+mod jpeg_enlarge;
 mod jpeg_frame;
 mod output;
 mod pixels;
@@ -30,4 +31,4 @@ pub use decoder::ImageDecoder;
 pub use error::ImageError;
 pub use pixels::MAX_PIXELS;
 pub use random::SampleKey;
-pub use spec::{ImageSpec, Mode, PixelLayout, Resize};
+pub use spec::{ImageSpec, Mode, PixelLayout, PixelType, Resize};

@@ -3,16 +3,17 @@
 //! Luminance and chrominance of a JPEG become the rows of the result one by one. Then the
 //! chrominance of these rows is enlarged, their colors are converted, and all channels together
 //! become the columns of the result. That is less work than to do so with all rows of the image,
-//! and differs by the rounding of a channel.
+//! and differs by the rounding of a channel. Floats are looked up: a channel has 256 of them.
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+use half::f16;
 use libjpeg_turbo_rs::simd::{SimdRoutines, detect};
 
 use crate::crop::Crop;
 use crate::pixels::{Pixels, Plane};
-use crate::spec::{ImageSpec, Mode, PixelLayout};
+use crate::spec::{ImageSpec, Mode, PixelLayout, PixelType};
 
 /// Writes results; keeps memory from one to the next.
 pub(crate) struct Output {
@@ -24,30 +25,42 @@ pub(crate) struct Output {
     enlarged: [Vec<u8>; 2],
     /// Rows of the result with all columns of the image.
     rows: Vec<u8>,
-    /// Pixels in order of height, width, channels, where the result has another.
+    /// Pixels in order of height, width, channels, where the result has another, or floats.
     interleaved: Vec<u8>,
+    /// The floats of the last spec that had some.
+    lookup: Lookup,
 }
 
 impl Default for Output {
     fn default() -> Self {
-        let (resizer, planes, enlarged, rows, interleaved) = Default::default();
-        Self { resizer, routines: detect(), planes, enlarged, rows, interleaved }
+        let (resizer, planes, enlarged, rows, interleaved, lookup) = Default::default();
+        Self { resizer, routines: detect(), planes, enlarged, rows, interleaved, lookup }
     }
 }
 
 impl Output {
     /// Writes the crop of `pixels` into `out`, which has as many bytes as `spec` says.
     pub(crate) fn write(&mut self, pixels: &Pixels, spec: &ImageSpec, crop: &Crop, out: &mut [u8]) {
-        if spec.layout == PixelLayout::Hwc || spec.mode == Mode::Gray {
+        let is_in_order = spec.layout == PixelLayout::Hwc || spec.mode == Mode::Gray;
+        if is_in_order && spec.dtype == PixelType::Uint8 {
             return self.interleave(pixels, spec, crop, out);
         }
         let mut interleaved = std::mem::take(&mut self.interleaved);
-        interleaved.resize(out.len(), 0);
+        interleaved.resize(spec.values(), 0);
         self.interleave(pixels, spec, crop, &mut interleaved);
-        let channels = spec.mode.channels();
-        for (channel, plane) in out.chunks_exact_mut(interleaved.len() / channels).enumerate() {
-            for (into, pixel) in plane.iter_mut().zip(interleaved.chunks_exact(channels)) {
-                *into = pixel[channel];
+        match spec.dtype {
+            PixelType::Uint8 => arrange(spec, &interleaved, |value, _| [value], out),
+            PixelType::Float32 => {
+                let floats = self.lookup.of(spec);
+                let value = |value: u8, channel: usize| floats[channel][usize::from(value)].to_ne_bytes();
+                arrange(spec, &interleaved, value, out);
+            }
+            PixelType::Float16 => {
+                let floats = self
+                    .lookup
+                    .of(spec)
+                    .map(|channel| channel.map(|float| f16::from_f32(float).to_ne_bytes()));
+                arrange(spec, &interleaved, |value, channel| floats[channel][usize::from(value)], out);
             }
         }
         self.interleaved = interleaved;
@@ -127,6 +140,76 @@ impl Output {
         self.planes = [luminance, blue, red];
         let valid = [0..width, 0..height];
         Plane { bytes, row_pixels: width, rows: height, valid, origin: [0; 2], scale: [1.0; 2] }
+    }
+}
+
+/// Writes the value of each pixel and channel, which are in order of height, width, channels, in
+/// the order of the spec.
+fn arrange<const BYTES: usize>(
+    spec: &ImageSpec,
+    pixels: &[u8],
+    value: impl Fn(u8, usize) -> [u8; BYTES],
+    out: &mut [u8],
+) {
+    let (out, _) = out.as_chunks_mut::<BYTES>();
+    match (spec.mode, spec.layout) {
+        (Mode::Gray, _) => {
+            for (into, pixel) in out.iter_mut().zip(pixels) {
+                *into = value(*pixel, 0);
+            }
+        }
+        (Mode::Rgb, PixelLayout::Hwc) => {
+            for (into, pixel) in out.as_chunks_mut::<3>().0.iter_mut().zip(pixels.as_chunks::<3>().0) {
+                *into = [value(pixel[0], 0), value(pixel[1], 1), value(pixel[2], 2)];
+            }
+        }
+        (Mode::Rgb, PixelLayout::Chw) => {
+            for (channel, plane) in out.chunks_exact_mut(pixels.len() / 3).enumerate() {
+                for (into, pixel) in plane.iter_mut().zip(pixels.as_chunks::<3>().0) {
+                    *into = value(pixel[channel], channel);
+                }
+            }
+        }
+    }
+}
+
+/// The float of each value of each channel.
+struct Lookup {
+    mean: Option<[f64; 3]>,
+    std: Option<[f64; 3]>,
+    floats: [[f32; 256]; 3],
+}
+
+impl Default for Lookup {
+    fn default() -> Self {
+        let mut lookup = Self { mean: None, std: None, floats: [[0.0; 256]; 3] };
+        lookup.fill();
+        lookup
+    }
+}
+
+impl Lookup {
+    fn of(&mut self, spec: &ImageSpec) -> &[[f32; 256]; 3] {
+        if (self.mean, self.std) != (spec.mean, spec.std) {
+            (self.mean, self.std) = (spec.mean, spec.std);
+            self.fill();
+        }
+        &self.floats
+    }
+
+    /// As `Normalize` of torchvision, in the same order of the same 32-bit operations.
+    fn fill(&mut self) {
+        for (channel, floats) in self.floats.iter_mut().enumerate() {
+            for (value, float) in floats.iter_mut().enumerate() {
+                *float = value as f32 / 255.0;
+                if let Some(mean) = self.mean {
+                    *float -= mean[channel] as f32;
+                }
+                if let Some(std) = self.std {
+                    *float /= std[channel] as f32;
+                }
+            }
+        }
     }
 }
 

@@ -89,6 +89,25 @@ pub(crate) fn from_cmyk(bytes: &[u8], inverted: bool, mode: Mode) -> Vec<u8> {
     }
 }
 
+/// Converts luminance, blue and red chrominance and black to inks, in place: cyan, magenta and
+/// yellow are what red, green and blue lack.
+pub(crate) fn inks_of_ycck(pixels: &mut [u8]) {
+    // Parts of 65,536, as libjpeg-turbo rounds them (jdcolor.c).
+    const HALF: i32 = 1 << 15;
+    for pixel in pixels.as_chunks_mut::<4>().0 {
+        let [luminance, blue, red] = [pixel[0], pixel[1], pixel[2]].map(i32::from);
+        let (blue, red) = (blue - 128, red - 128);
+        let colors = [
+            luminance + ((91_881 * red + HALF) >> 16),
+            luminance + ((-22_554 * blue - 46_802 * red + HALF) >> 16),
+            luminance + ((116_130 * blue + HALF) >> 16),
+        ];
+        for (ink, color) in pixel.iter_mut().zip(colors) {
+            *ink = (255 - color).clamp(0, 255) as u8;
+        }
+    }
+}
+
 /// ITU-R BT.601, which JPEG has as well.
 fn luminance([red, green, blue]: [u8; 3]) -> u8 {
     let sum = 19_595 * u32::from(red) + 38_470 * u32::from(green) + 7_471 * u32::from(blue);

@@ -26,6 +26,31 @@ impl Mode {
     }
 }
 
+/// Type of the values of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PixelType {
+    /// From 0 to 255.
+    #[default]
+    Uint8,
+    /// From 0 to 1, unless normalized.
+    Float32,
+    /// The same, rounded to half precision.
+    Float16,
+}
+
+impl PixelType {
+    /// Size of a value \[bytes\].
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Uint8 => 1,
+            Self::Float16 => 2,
+            Self::Float32 => 4,
+        }
+    }
+}
+
 /// Order of the axes of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -72,6 +97,15 @@ pub struct ImageSpec {
     pub resize: Resize,
     /// Whether a random half of the samples is mirrored left to right.
     pub flip: bool,
+    /// Type of a value.
+    #[serde(default)]
+    pub dtype: PixelType,
+    /// What is subtracted from the values of each channel, which are from 0 to 1; for floats.
+    #[serde(default)]
+    pub mean: Option<[f64; 3]>,
+    /// By what they are divided then.
+    #[serde(default)]
+    pub std: Option<[f64; 3]>,
 }
 
 impl ImageSpec {
@@ -89,6 +123,11 @@ impl ImageSpec {
     /// Size of the result \[bytes\].
     #[must_use]
     pub fn bytes(&self) -> usize {
+        self.values() * self.dtype.bytes()
+    }
+
+    /// Number of values of the result.
+    pub(crate) fn values(&self) -> usize {
         self.height as usize * self.width as usize * self.mode.channels()
     }
 
@@ -101,6 +140,18 @@ impl ImageSpec {
         if !is_side(self.height) || !is_side(self.width) {
             let (height, width) = (self.height, self.width);
             return Err(format!("size=: expected 1 to {MAX_SIDE} pixels, found {height} x {width}"));
+        }
+        if self.dtype == PixelType::Uint8 && (self.mean.is_some() || self.std.is_some()) {
+            return Err("mean= and std=: expected dtype=\"float32\" or \"float16\", found \"uint8\"".into());
+        }
+        let is_small = |value: f64| value.is_finite() && (value as f32).is_finite();
+        if let Some(mean) = self.mean.filter(|mean| !mean.iter().all(|value| is_small(*value))) {
+            return Err(format!("mean=: expected finite numbers, found {mean:?}"));
+        }
+        if let Some(std) =
+            self.std.filter(|std| !std.iter().all(|value| is_small(*value) && *value as f32 > 0.0))
+        {
+            return Err(format!("std=: expected positive numbers, found {std:?}"));
         }
         match self.resize {
             Resize::RandomCrop { scale: [least, most], .. }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, Resize, SampleKey};
+use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, PixelType, Resize, SampleKey};
 use proptest::prelude::*;
 
 #[path = "support/any_image.rs"]
@@ -17,7 +17,17 @@ const IMAGES: [&[u8]; 3] = [
 ];
 
 fn spec(resize: Resize, layout: PixelLayout) -> ImageSpec {
-    ImageSpec { height: 5, width: 7, mode: Mode::Rgb, layout, resize, flip: true }
+    ImageSpec {
+        height: 5,
+        width: 7,
+        mode: Mode::Rgb,
+        layout,
+        resize,
+        flip: true,
+        dtype: PixelType::Uint8,
+        mean: None,
+        std: None,
+    }
 }
 
 const RANDOM: Resize = Resize::RandomCrop { scale: [0.05, 1.0], ratio: [0.5, 2.0] };

@@ -150,6 +150,11 @@ impl Dataset {
         self.source.dataset().shards().iter().map(|shard| shard.path.clone().into_os_string()).collect()
     }
 
+    /// Names of the classes in the order of their labels; empty where the files name none.
+    fn classes(&self) -> Vec<String> {
+        self.source.dataset().classes()
+    }
+
     /// A warning of files that were given more than once; the sources of a mixture may share files.
     fn repeated_files(&self) -> Option<String> {
         self.source.dataset().repeated_files()

@@ -24,7 +24,7 @@ from typing import Any
 
 from forebay._core import FormatError, option_error
 
-__all__ = ["Found", "data_files"]
+__all__ = ["Found", "class_names", "data_files"]
 
 _SUFFIXES = (".parquet", ".arrow")
 # The number of a shard, and of all shards.
@@ -64,6 +64,19 @@ def data_files(path: str) -> Found | None:
     except OSError:
         # To open the path as another format fails, too, with an error that names it.
         return None
+
+
+def class_names(paths: list[str]) -> list[str] | None:
+    """Return the names of the one ``ClassLabel`` that the description beside the files has."""
+    directories = {Path(path).parent for path in paths}
+    if len(directories) != 1 or not (described := directories.pop() / "dataset_info.json").is_file():
+        return None
+    features = _described(described).get("features")
+    if not isinstance(features, dict):
+        return None
+    labels = [one for one in features.values() if isinstance(one, dict) and one.get("_type") == "ClassLabel"]
+    names = labels[0].get("names") if len(labels) == 1 else None
+    return [str(name) for name in names] if isinstance(names, list) else None
 
 
 def _found(directory: Path) -> Found | None:

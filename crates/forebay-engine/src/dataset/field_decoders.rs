@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use forebay_format::{FieldOut, Schema, SchemaError};
-use forebay_image::{ImageDecoder, ImageSpec, SampleKey};
+use forebay_image::{ImageDecoder, ImageSpec, PixelType, SampleKey};
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,7 @@ impl FieldDecoder {
     /// The field that it writes.
     fn decoded(&self, name: &str) -> Field {
         match self {
-            Self::Image(spec) => Field::new(name, Dtype::Uint8, Layout::Dense(spec.shape().to_vec())),
+            Self::Image(spec) => Field::new(name, image_dtype(spec), Layout::Dense(spec.shape().to_vec())),
             Self::Array { dtype, shape } => Field::new(name, *dtype, Layout::Dense(shape.clone())),
             Self::Int => Field::new(name, Dtype::Int64, Layout::Dense(Vec::new())),
             Self::Text | Self::Json => Field::new(name, Dtype::Uint8, Layout::Ragged),
@@ -149,6 +149,14 @@ impl FieldDecoder {
             }
             _ => panic!("a decoder and the layout that it declares"),
         }
+    }
+}
+
+fn image_dtype(spec: &ImageSpec) -> Dtype {
+    match spec.dtype {
+        PixelType::Uint8 => Dtype::Uint8,
+        PixelType::Float16 => Dtype::Float16,
+        PixelType::Float32 => Dtype::Float32,
     }
 }
 

@@ -105,6 +105,11 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         serde_json::Map::new()
     }
 
+    /// Names of the classes in the order of their labels; none if the container names none.
+    fn classes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Compares a sidecar's description of shard `shard`, which is this file, with the file,
     /// besides size and state.
     fn check_index(&self, index: &Index, shard: usize) -> Result<(), SidecarError> {

@@ -148,6 +148,14 @@ impl Dataset {
         &self.shards
     }
 
+    /// Names of the classes in the order of their labels; none if the files name none, or others.
+    #[must_use]
+    pub fn classes(&self) -> Vec<String> {
+        let mut all = self.files.iter().map(|file| file.classes());
+        let first = all.next().unwrap_or_default();
+        if all.all(|classes| classes == first) { first } else { Vec::new() }
+    }
+
     /// Hash of everything that distinguishes this state of these files, and of the options.
     ///
     /// Names and places of files are left out, so the index is found again after a dataset is

@@ -1,7 +1,7 @@
 //! Any bytes as a way to decode and an image: an error, or pixels. For the fuzz target and the
 //! tests.
 
-use forebay_image::{ImageDecoder, ImageError, ImageSpec, Mode, PixelLayout, Resize, SampleKey};
+use forebay_image::{ImageDecoder, ImageError, ImageSpec, Mode, PixelLayout, PixelType, Resize, SampleKey};
 
 /// Decodes an image as its first three bytes say: size, resize with mode and layout, sample id.
 /// `None` if there are fewer bytes.
@@ -19,6 +19,9 @@ pub fn decode(bytes: &[u8]) -> Option<Result<Vec<u8>, ImageError>> {
         layout: if kind & 128 == 0 { PixelLayout::Hwc } else { PixelLayout::Chw },
         resize,
         flip: true,
+        dtype: if kind & 32 == 0 { PixelType::Uint8 } else { PixelType::Float16 },
+        mean: None,
+        std: None,
     };
     let key = SampleKey { seed: 0, epoch: 0, sample: u64::from(*sample) };
     let mut pixels = vec![0; spec.bytes()];

@@ -317,8 +317,11 @@ impl Container for Folder {
     }
 
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
-        let names: Vec<_> = self.classes.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        serde_json::Map::from_iter([("classes".to_owned(), json!(names))])
+        serde_json::Map::from_iter([("classes".to_owned(), json!(self.classes()))])
+    }
+
+    fn classes(&self) -> Vec<String> {
+        self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {
