@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import json
 import os
@@ -53,6 +54,14 @@ TYPES = [
     *(">i4", ">f8", "S5", "<c8", "V3"),
     [("place", "<i4"), ("value", ">f4", (2,))],
 ]
+
+
+# A file system whose locks fail with the number in FLOCK.
+FLOCK = """
+#include <errno.h>
+#include <stdlib.h>
+int flock(int file, int what) { errno = atoi(getenv("FLOCK")); return -1; }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -435,6 +444,79 @@ def test_a_file_that_a_writer_has_open_is_refused(tmp_path):
         file.swmr_mode = True
         assert "a file that a writer has open" in refused(path)
     check(path)
+
+
+def test_a_file_system_without_locks_does_not_matter_but_a_held_lock_does(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(5)
+    (tmp_path / "flock.c").write_text(FLOCK)
+    command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "flock.so", tmp_path / "flock.c"]
+    subprocess.run(command, check=True)
+    code = (
+        "import os, sys, forebay\nfrom forebay._formats import hdf5_structure\n"
+        "for number in sys.argv[2:]:\n"
+        "    os.environ['FLOCK'] = number\n"
+        "    before = dict(os.environ)\n"
+        "    print(b'contiguous' in hdf5_structure.find(sys.argv[1], []))\n"
+        "    assert dict(os.environ) == before\n"
+    )
+    numbers = [errno.EROFS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO, errno.EAGAIN]
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.h5", *map(str, numbers)],
+        env={**os.environ, "LD_PRELOAD": str(tmp_path / "flock.so")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True\n" * 5
+    assert f"cannot read the HDF5 file: [Errno {errno.EAGAIN}]" in done.stderr
+
+
+def strings(pad, size=8):
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(size)
+    kind.set_strpad(pad)
+    return kind
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "deflate", "compact", "bare edges"])
+def test_what_stands_after_the_nul_of_a_string_is_no_part_of_it(tmp_path, layout):
+    plain, member = strings(h5py.h5t.STR_NULLTERM), h5py.h5t.create(h5py.h5t.COMPOUND, 40)
+    padded = strings(h5py.h5t.STR_NULLPAD)
+    # Rooms between members, which libhdf5 leaves as they are or not.
+    member.insert(b"a", 3, h5py.h5t.array_create(h5py.h5t.array_create(plain, (2,)), (1,)))
+    member.insert(b"b", 20, padded)
+    member.insert(b"c", 32, h5py.h5t.STD_I32LE)
+    kinds = [plain, h5py.h5t.array_create(plain, (3,)), member, padded]
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if layout == "compact":
+        properties.set_layout(h5py.h5d.COMPACT)
+    elif layout != "contiguous":
+        properties.set_chunk((4,))
+    if layout in ("deflate", "bare edges"):
+        properties.set_shuffle()
+    if layout == "deflate":
+        properties.set_deflate(4)
+    if layout == "bare edges":
+        assert library().H5Pset_chunk_opts(properties.id, 2) >= 0
+    path = tmp_path / "x.h5"
+    random = np.random.default_rng(0)
+    with h5py.File(path, "w", libver="latest") as file:
+        for name, kind in zip(("plain", "arrays", "members", "padded"), kinds, strict=True):
+            space = h5py.h5s.create_simple((10,))
+            one = h5py.h5d.create(file.id, name.encode(), kind, space, properties)
+            # As memory of the same type, so that libhdf5 converts nothing.
+            junk = random.integers(0, 4, (10, kind.get_size()), dtype=np.uint8) * 31
+            one.write(h5py.h5s.ALL, h5py.h5s.ALL, junk, mtype=kind)
+    with h5py.File(path) as file:
+        wanted = {name: file[name][()] for name in file}
+    dataset = forebay.open(path)
+    assert wanted["plain"].tobytes().count(0) > 40
+    for index, sample in enumerate(dataset):
+        for name in ("plain", "arrays", "padded"):
+            assert same(sample[name], wanted[name][index : index + 1].reshape(wanted[name].shape[1:])), name
+        for name in wanted["members"].dtype.names:
+            assert sample["members"][name].tolist() == wanted["members"][index][name].tolist(), name
 
 
 def test_cut_and_damaged_files_are_an_error_that_names_the_place(tmp_path):

@@ -33,6 +33,7 @@ fuzz_target!(|data: &[u8]| {
         vec![Codec::Lz4],
         vec![Codec::Fletcher32, Codec::Lzf, Codec::Shuffle { item_bytes }],
         vec![Codec::Bitshuffle { item_bytes, block_items: 64, blocks }],
+        vec![Codec::Lzf, Codec::NulTerminated { item_bytes, strings: vec![(0, item_bytes)] }],
     ] {
         let _ = decode(&chain, encoded, &mut into);
     }

@@ -108,6 +108,7 @@ fn noise_and_hostile_headers_are_refused() {
         vec![Codec::Bitshuffle { item_bytes, block_items: 64, blocks: BlockCodec::Lz4 }],
         vec![Codec::Bitshuffle { item_bytes, block_items: 64, blocks: BlockCodec::Zstd }],
         vec![Codec::Bitshuffle { item_bytes: 3, block_items: 8, blocks: BlockCodec::Stored }],
+        vec![Codec::Deflate, Codec::NulTerminated { item_bytes, strings: vec![(1, 3)] }],
     ];
     let mut refused = 0;
     for round in 0..4000 {
@@ -134,6 +135,18 @@ fn a_fill_value_is_repeated_and_takes_no_bytes() {
     decode(&chain, &[], &mut found).expect("no bytes");
     assert_eq!(found, [1, 2, 3, 1, 2, 3, 1, 2]);
     assert!(decode(&chain, &[0], &mut found).is_err());
+}
+
+#[test]
+fn what_stands_after_the_first_nul_of_a_string_becomes_zeros() {
+    let chain = [Codec::NulTerminated { item_bytes: 6, strings: vec![(0, 2), (3, 3)] }];
+    let mut found = vec![9; 12];
+    decode(&chain, &[0, 7, 0, 7, 0, 7, 1, 2, 7, 1, 2, 3], &mut found).expect("two elements");
+    assert_eq!(found, [0, 0, 0, 7, 0, 0, 1, 2, 7, 1, 2, 3]);
+    for bytes in [0, 5, 11, 13] {
+        assert!(decode(&chain, &vec![0; bytes], &mut found).is_err(), "{bytes}");
+        assert!(bytes == 0 || decode(&chain, &vec![0; bytes], &mut vec![0; bytes]).is_err(), "{bytes}");
+    }
 }
 
 #[test]

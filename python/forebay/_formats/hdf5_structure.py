@@ -15,6 +15,8 @@ docs/formats/hdf5.md lists what is refused and why.
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import math
 import struct
@@ -43,6 +45,9 @@ _ALL_SKIPPED = 0xFFFFFFFF
 
 # Most dimensions, those of elements that are arrays included; libhdf5 has as many.
 _MAX_DIMENSIONS = 32
+
+# Most strings of an element that end at their first NUL; the codec allows as many.
+_MAX_STRINGS = 1 << 12
 
 # h5py cannot tell how many bits of a bitfield count.
 _BITS_HINT = "leave it out with fields=, or rewrite it as integers"
@@ -107,8 +112,7 @@ def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str
             hint="pip install 'forebay[hdf5]'",
         )
     with _blaming(path, "HDF5 file", "one that h5py opens"):
-        # The plain driver: others count over several files. Locks where the file system has them.
-        file = h5py.File(path, "r", driver="sec2", locking="best-effort")
+        file = _opened(path, h5py)
     with (
         file,
         _blaming(path, "structure", "one that h5py can read"),
@@ -132,6 +136,20 @@ def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str
             with _blaming(path, f"structure of dataset {one.name!r}", "one that h5py can read"):
                 described.append(one.describe())
     return [dataset for dataset, _ in described], [table for _, table in described]
+
+
+def _opened(path: str, h5py: Any) -> Any:
+    """Open a file with the plain driver, since others count over several files.
+
+    Without a lock where the file system has none: ``best-effort`` of libhdf5 is that for ENOSYS
+    alone. A lock that somebody else holds is an error.
+    """
+    try:
+        return h5py.File(path, "r", driver="sec2", locking="best-effort")
+    except OSError as error:
+        if "unable to lock file" not in str(error) or error.errno in (errno.EAGAIN, errno.EACCES):
+            raise
+        return h5py.File(path, "r", driver="sec2", locking=False)
 
 
 @contextlib.contextmanager
@@ -256,6 +274,8 @@ class _Dataset:
         self._raw = raw
         self._user_block_bytes = user_block_bytes
         self._properties = dataset.id.get_create_plist()
+        # Strings of an element that end at their first NUL: offset and length [bytes].
+        self._strings: list[tuple[int, int]] = []
 
     def describe(self) -> tuple[dict[str, object], bytes]:
         """Return the description and the table behind it."""
@@ -274,7 +294,7 @@ class _Dataset:
             self._refuse("virtual data", ", ".join(files), "open the files that it is made of")
         described = self._type()
         base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
-        described |= {"name": self.name, "fill": list(self._fill(h5py))}
+        described |= {"name": self.name, "fill": list(self._fill(h5py)), "strings": self._strings}
         described["shape"] = [*self._first, *self.dataset.shape, *rows]
         if len(self._first) + len(self.dataset.shape) + len(rows) > _MAX_DIMENSIONS:
             self._refuse("too many dimensions", f"shape {(*self.dataset.shape, *rows)}")
@@ -314,6 +334,9 @@ class _Dataset:
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
             self._refuse("elements that have to be converted", f"{_class_name(kind, h5py)} as numpy {dtype}")
         base = dtype.base
+        self._strings = list(itertools.islice(_nul_terminated(kind, h5py), _MAX_STRINGS + 1))
+        if len(self._strings) > _MAX_STRINGS:
+            self._refuse("elements of many strings", f"more than {_MAX_STRINGS}")
         if base.isnative and base.name in _OWN:
             return {"dtype": base.name, "numpy": None}
         described: object = np.lib.format.dtype_to_descr(_without_metadata(base))
@@ -360,8 +383,22 @@ class _Dataset:
             self._compare(offset + row * row_bytes, self._read(offset + row * row_bytes, row_bytes), wanted)
         return {"contiguous": {"offset": int(offset)}}
 
+    def _is_same(self, found: bytes, wanted: bytes) -> bool:
+        """Whether bytes of the file and bytes that h5py has read hold the same elements."""
+        base = self.dataset.dtype.base
+        if found == wanted or len(found) != len(wanted) or not base.itemsize:
+            return found == wanted
+        one, other = (
+            np.frombuffer(some, np.uint8).reshape(-1, base.itemsize).copy() for some in (found, wanted)
+        )
+        for offset, length in self._strings:
+            string = one[:, offset : offset + length]
+            string *= np.logical_and.accumulate(string != 0, axis=1)
+        counts = _counts(base)
+        return bool((one[:, counts] == other[:, counts]).all())
+
     def _compare(self, offset: int, found: bytes, wanted: bytes) -> None:
-        if found != wanted:
+        if not self._is_same(found, wanted):
             raise _RefusalError(
                 "corrupt",
                 what=f"data of dataset {self.name!r}",
@@ -497,7 +534,7 @@ class _Dataset:
                 continue
             values = np.frombuffer(bare, dtype.base).reshape((*chunk, *dtype.shape))
             inside = values[tuple(slice(0, part.stop - part.start) for part in parts)]
-            if inside.tobytes() == np.ascontiguousarray(self.dataset[tuple(parts)]).tobytes():
+            if self._is_same(inside.tobytes(), np.ascontiguousarray(self.dataset[tuple(parts)]).tobytes()):
                 table["mask"][number] = _ALL_SKIPPED
 
 
@@ -517,6 +554,38 @@ def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
             "itemsize": dtype.itemsize,
         }
     )
+
+
+def _counts(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return which bytes of an element are of a value, and none of the room between members."""
+    if dtype.subdtype is not None:
+        return np.tile(_counts(dtype.base), math.prod(dtype.shape))
+    members: Mapping[str, Any] = dtype.fields or {}
+    counts = np.full(dtype.itemsize, not members)
+    for member, offset, *_ in members.values():
+        counts[offset : offset + member.itemsize] |= _counts(member)
+    return counts
+
+
+def _nul_terminated(kind: Any, h5py: Any, offset: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the offset and the length of each string of an element that ends at its first NUL.
+
+    An element of a dataset of arrays is one of the array.
+    """
+    code = kind.get_class()
+    if code == h5py.h5t.STRING and kind.get_strpad() == h5py.h5t.STR_NULLTERM:
+        yield offset, kind.get_size()
+    elif code == h5py.h5t.COMPOUND:
+        for number in range(kind.get_nmembers()):
+            item, start = kind.get_member_type(number), offset + kind.get_member_offset(number)
+            end = start + item.get_size()
+            while item.get_class() == h5py.h5t.ARRAY:
+                item = item.get_super()
+            strings = list(itertools.islice(_nul_terminated(item, h5py), _MAX_STRINGS + 1))
+            for at in range(start, end, item.get_size()) if strings else ():
+                yield from ((at + first, length) for first, length in strings)
+    elif code == h5py.h5t.ARRAY:
+        yield from _nul_terminated(kind.get_super(), h5py, offset)
 
 
 def _class_name(kind: Any, h5py: Any) -> str:

@@ -20,6 +20,7 @@ mod fletcher32;
 mod lz4;
 mod lz4_frame;
 mod lzf;
+mod nul_terminated;
 pub(crate) mod parquet;
 mod shuffle;
 mod zstandard;
@@ -82,6 +83,13 @@ pub enum Codec {
     },
     /// A checksum after the bytes.
     Fletcher32,
+    /// Elements with strings that end at their first NUL, and other bytes after it.
+    NulTerminated {
+        /// Length of an element \[bytes\].
+        item_bytes: u32,
+        /// Offset in the element and length of each string \[bytes\].
+        strings: Vec<(u32, u32)>,
+    },
     /// No bytes at all: a value that is repeated.
     Fill {
         /// The value.
@@ -152,6 +160,7 @@ impl Codec {
             Self::Shuffle { .. } => shuffle::NAME,
             Self::Bitshuffle { .. } => bitshuffle::NAME,
             Self::Fletcher32 => fletcher32::NAME,
+            Self::NulTerminated { .. } => nul_terminated::NAME,
             Self::Fill { .. } => fill::NAME,
         }
     }
@@ -168,6 +177,7 @@ impl Codec {
             }
             Self::Fill { value } => (1..=MAX_FILL_BYTES).contains(&value.len()),
             Self::Parquet(column) => column.check(),
+            Self::NulTerminated { item_bytes, strings } => nul_terminated::is_sound(*item_bytes, strings),
             Self::Deflate
             | Self::Zstd
             | Self::Lzf
@@ -182,7 +192,9 @@ impl Codec {
     /// How many bytes go in where `decoded_bytes` come out, if that is fixed.
     fn encoded_bytes(&self, decoded_bytes: u64) -> Option<u64> {
         match self {
-            Self::Shuffle { .. } | Self::Bitshuffle { blocks: BlockCodec::Stored, .. } => Some(decoded_bytes),
+            Self::Shuffle { .. }
+            | Self::NulTerminated { .. }
+            | Self::Bitshuffle { blocks: BlockCodec::Stored, .. } => Some(decoded_bytes),
             Self::Fletcher32 => Some(decoded_bytes.saturating_add(fletcher32::CHECKSUM_BYTES as u64)),
             Self::Bits => Some(decoded_bytes.div_ceil(bits::PER_BYTE)),
             Self::Deflate
@@ -220,6 +232,9 @@ impl Codec {
                 bitshuffle::decode(encoded, into, *item_bytes as usize, *block_items as usize, *blocks)
             }
             Self::Fletcher32 => fletcher32::decode(encoded, into),
+            Self::NulTerminated { item_bytes, strings } => {
+                nul_terminated::decode(encoded, into, *item_bytes as usize, strings)
+            }
             Self::Fill { value } => fill::decode(encoded, into, value),
         }
     }

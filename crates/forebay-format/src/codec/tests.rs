@@ -26,6 +26,11 @@ fn only_chains_with_one_compressor_and_sound_parameters_are_accepted() {
     assert!(check_chain(&vec![Codec::Fletcher32; 9]).is_err());
     assert!(check_chain(&[Codec::Fill { value: vec![] }]).is_err());
     assert!(check_chain(&[Codec::Fletcher32, Codec::Fill { value: vec![0] }]).is_err());
+    let strings = |strings: &[(u32, u32)]| Codec::NulTerminated { item_bytes: 8, strings: strings.to_vec() };
+    assert!(check_chain(&[Codec::Deflate, strings(&[(0, 8), (7, 1)])]).is_ok());
+    for outside in [&[][..], &[(0, 0)], &[(0, 9)], &[(8, 1)], &[(1, u32::MAX)], &vec![(0, 1); 5000]] {
+        assert!(check_chain(&[strings(outside)]).is_err(), "{} strings", outside.len());
+    }
     let blocks = |block_items| Codec::Bitshuffle { item_bytes: 2, block_items, blocks: BlockCodec::Stored };
     assert!(check_chain(&[blocks(8)]).is_ok());
     for block_items in [0, 4, 12, u32::MAX - 7] {

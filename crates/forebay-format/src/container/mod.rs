@@ -179,7 +179,8 @@ pub(crate) struct ChunkShape {
     pub(crate) sample: Vec<u64>,
     /// Shape of a chunk: rows, then as samples.
     pub(crate) shape: Vec<u64>,
-    /// Whether there are chunks at all; else these are single samples.
+    /// Whether the file needs tiles: it has chunks, or its samples have a codec. Else these are
+    /// single samples.
     pub(crate) is_cut: bool,
 }
 

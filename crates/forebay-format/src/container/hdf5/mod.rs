@@ -4,8 +4,8 @@
 //! complete, and closed by its writer. h5py finds the locations of its datasets once, before an
 //! index is built (`python/forebay/_formats/hdf5_structure.py`). [`Container::set_structure`] takes
 //! that structure, as untrusted input ([`structure`]), and makes locations of it. Contiguous
-//! datasets are plain columns; where a file has chunks, the column is tiled. Filters are reversed
-//! after the read ([`filters`], [`crate::codec`]).
+//! datasets are plain columns; where a file has chunks, or strings that need a codec, the column is
+//! tiled. Filters are reversed after the read ([`filters`], [`crate::codec`]).
 //!
 //! Refused: datasets that are virtual, external or of variable length, and filters without a codec.
 //! libhdf5 is not used when samples are read. Layout and refusals: `docs/formats/hdf5.md`.
@@ -66,7 +66,7 @@ impl Hdf5File {
         let samples = self.structure()?.samples;
         let DataLayout::Chunked(Chunks { shape, of_grid, chains, table }) = &dataset.layout else {
             // Among files with chunks: chunks of one sample each.
-            let stored = self.class(column, &[], writer)?;
+            let stored = self.class(column, &dataset.strings, writer)?;
             for sample in 0..samples {
                 let entry = row(dataset, sample, stored, writer);
                 writer.push_chunk(column, entry);
@@ -156,10 +156,11 @@ impl Container for Hdf5File {
     }
 
     fn chunks(&self, column: usize) -> Option<ChunkShape> {
-        let Dataset { item_bytes, sample, layout, .. } = self.structure.get()?.datasets.get(column)?;
+        let Dataset { item_bytes, sample, strings, layout, .. } =
+            self.structure.get()?.datasets.get(column)?;
         let (shape, is_cut) = match layout {
             DataLayout::Chunked(chunks) => (chunks.shape.clone(), true),
-            _ => ([1].iter().chain(sample).map(|extent| (*extent).max(1)).collect(), false),
+            _ => ([1].iter().chain(sample).map(|extent| (*extent).max(1)).collect(), !strings.is_empty()),
         };
         Some(ChunkShape { item_bytes: *item_bytes, sample: sample.clone(), shape, is_cut })
     }

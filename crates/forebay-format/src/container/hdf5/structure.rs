@@ -53,6 +53,9 @@ struct DatasetDescription {
     shape: Vec<u64>,
     /// Value of elements that were never written.
     fill: Vec<u8>,
+    /// Strings of an element that end at their first NUL: offset and length \[bytes\].
+    #[serde(default)]
+    strings: Vec<(u32, u32)>,
     layout: LayoutDescription,
 }
 
@@ -80,6 +83,8 @@ pub(crate) struct Dataset {
     pub(crate) sample: Vec<u64>,
     /// Value of elements that were never written, as long as one.
     pub(crate) fill: Vec<u8>,
+    /// What is undone after the filters.
+    pub(crate) strings: Vec<Codec>,
     pub(crate) layout: DataLayout,
 }
 
@@ -172,7 +177,7 @@ fn read_dataset(
     samples: u64,
     tables: &mut &[u8],
 ) -> Result<Dataset, Error> {
-    let DatasetDescription { name, dtype, numpy, item_bytes, shape, fill, layout } = dataset;
+    let DatasetDescription { name, dtype, numpy, item_bytes, shape, fill, strings, layout } = dataset;
     let broken = |found: String| {
         input.corrupt(0, format!("structure that was found of dataset {name:?}"), "a valid one", found)
     };
@@ -207,6 +212,9 @@ fn read_dataset(
     if fill.len() != item_bytes as usize {
         return Err(broken(format!("a fill value of {} bytes", fill.len())));
     }
+    let strings = Some(strings).filter(|strings| !strings.is_empty());
+    let strings = Vec::from_iter(strings.map(|strings| Codec::NulTerminated { item_bytes, strings }));
+    codec::check_chain(&strings).map_err(broken)?;
     let inside =
         |offset: u64, length: u64| offset.checked_add(length).is_some_and(|end| end <= input.bytes());
     let layout = match layout {
@@ -247,6 +255,7 @@ fn read_dataset(
                 input,
                 name: &name,
                 filters: &filters,
+                strings: &strings,
                 grid: &grid,
                 grid_chunks,
                 masks: Vec::new(),
@@ -256,7 +265,7 @@ fn read_dataset(
             DataLayout::Chunked(Chunks { shape, of_grid: grid_chunks, chains: reader.chains, table })
         }
     };
-    Ok(Dataset { field, item_bytes, sample, fill, layout })
+    Ok(Dataset { field, item_bytes, sample, fill, strings, layout })
 }
 
 /// Reads and checks the table of a dataset's chunks.
@@ -264,6 +273,7 @@ struct ChunkReader<'a> {
     input: &'a Input,
     name: &'a str,
     filters: &'a [Filter],
+    strings: &'a [Codec],
     grid: &'a Grid,
     grid_chunks: u64,
     /// Masks that were seen, and the chain of each.
@@ -320,7 +330,8 @@ impl ChunkReader<'_> {
             let hint = "rewrite the dataset without it, for example with h5repack -f GZIP=1";
             self.input.unsupported(format!("a filter of dataset {:?}", self.name), found, hint)
         };
-        let chain = chain(self.filters, mask).map_err(refused)?;
+        let mut chain = chain(self.filters, mask).map_err(refused)?;
+        chain.extend_from_slice(self.strings);
         codec::check_chain(&chain).map_err(refused)?;
         self.masks.push(mask);
         self.chains.push(chain);
