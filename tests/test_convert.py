@@ -87,6 +87,63 @@ def test_lmdb_records_become_records_of_every_format_that_has_some(tmp_path, rec
         ]
 
 
+def test_groups_of_hdf5_become_samples_by_number(tmp_path):
+    for part in range(2):
+        with h5py.File(tmp_path / f"{part}.h5", "w") as file:
+            for number in (10, 9, 100):
+                file[f"sample_{number}/image"] = np.full((2, 3), number + part, "u1")
+                file[f"sample_{number}/label"] = number + part
+                file[f"sample_{number}/name"] = f"é{number}"
+                file[f"sample_{number}/points"] = np.arange(number, dtype="f4")
+    done = convert(source_of(tmp_path / "*.h5"), tmp_path / "a.parquet")
+    assert (done.samples, done.left_out) == (6, ())
+    for sample, number in zip(forebay.open(tmp_path / "a.parquet"), [9, 10, 100, 10, 11, 101], strict=True):
+        assert np.array_equal(sample["image"], np.full((2, 3), number, "u1"))
+        assert sample["label"] == number
+        assert sample["name"].tobytes().decode() in (f"é{number}", f"é{number - 1}")
+        assert np.array_equal(sample["points"], np.arange(len(sample["points"]), dtype="f4"))
+    convert(source_of(tmp_path / "0.h5", fields=["label"]), tmp_path / "a.npy")
+    assert np.load(tmp_path / "a.npy").tolist() == [9, 10, 100]
+    with pytest.raises(forebay.FormatError, match="no dataset 'nothing'"):
+        source_of(tmp_path / "0.h5", fields=["nothing"])
+    with h5py.File(tmp_path / "0.h5", "a") as file:
+        file["mean"] = 1
+    with pytest.raises(forebay.FormatError, match="outside its groups, 'mean'"):
+        source_of(tmp_path / "0.h5")
+    with h5py.File(tmp_path / "1.h5", "a") as file:
+        file["sample_200/image"], file["sample_200/label"] = np.zeros((2, 2)), 1
+    with pytest.raises(forebay.FormatError, match="'image': expected arrays of one type and shape"):
+        source_of(tmp_path / "1.h5", fields=["image"])
+
+
+def test_hdf5_elements_of_variable_length_are_written_as_h5py_reads_them(tmp_path):
+    path = tmp_path / "a.h5"
+    random = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for name, kind in (("image", "u1"), ("points", ">f4")):
+            one = file.create_dataset(name, (300,), h5py.vlen_dtype(np.dtype(kind)), chunks=(7,))
+            for number in random.permutation(300)[:290]:
+                one[number] = random.integers(0, 99, int(random.integers(0, 50)))
+        file["text"] = [f"é{number}" * (number % 5) for number in range(300)]
+        file.create_dataset("packed", data=np.arange(300), chunks=(9,), compression="gzip")
+    with h5py.File(path) as file:
+        wanted = {name: file[name][()] for name in file}
+    convert(source_of(path, fields=["image", "text", "packed"]), tmp_path / "a.parquet")
+    found = forebay.open(tmp_path / "a.parquet")
+    assert len(found) == 300
+    for number, sample in enumerate(found):
+        assert np.array_equal(sample["image"], wanted["image"][number])
+        assert sample["text"].tobytes() == wanted["text"][number]
+        assert sample["packed"] == number
+    convert(source_of(path, fields=["points"]), tmp_path / "a.tar")
+    for sample, row in zip(forebay.open(tmp_path / "a.tar"), wanted["points"], strict=True):
+        assert np.array_equal(np.load(io.BytesIO(sample["points.npy"].tobytes())), row)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("places", (300,), h5py.ref_dtype)
+    with pytest.raises(forebay.FormatError, match="'places': expected arrays of one type"):
+        source_of(path)
+
+
 def test_an_environment_grows_with_what_is_put_into_it(tmp_path, monkeypatch, records):
     path, values = records
     monkeypatch.setattr("forebay.tools.convert.to_lmdb.FIRST_MAP_BYTES", 8192)

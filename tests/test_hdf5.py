@@ -20,6 +20,7 @@ import pytest
 
 import forebay
 from forebay._formats import hdf5_structure as hdf5
+from forebay._formats.hdf5_groups import SampleGroups, sample_groups
 
 # What h5py is told, by the filters that come of it.
 FILTERS = {
@@ -342,6 +343,64 @@ def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path, says):
         len(forebay.open(path, fields=["train/labels", "mean"]))
     with says(forebay.OptionError):
         len(forebay.open(path, fields=["scalar"]))
+
+
+@pytest.mark.parametrize("template", ["{}/{}", "sample_{:04d}/{}", "data/demo-{}/obs/{}", "{:x}f/{}"])
+@pytest.mark.parametrize("label", ["rows", "scalar", "none"])
+def test_groups_that_are_samples_are_refused_with_the_way_out(tmp_path, template, label):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(20):
+            file[template.format(number + 1, "image")] = values((3, 8), "u1", number)
+            if label != "none":
+                file[template.format(number + 1, "label")] = number if label == "scalar" else [number] * 3
+    text = refused(path)
+    assert "one group per sample is not supported: 20 groups such as" in text
+    assert "forebay convert" in text
+    assert "fields=[...]" in text
+    check(path, fields=[template.format(7, "image"), template.format(8, "image")])
+
+
+def test_groups_of_samples_are_told_from_groups_of_fields():
+    for is_found, shapes in [
+        (True, {"0/x": (5,), "1/x": (5,)}),
+        (True, {"0/x": (5,), "1/x": (5,), "keys": (5,)}),
+        (True, {"0/x": (5,), "0/y": (5,), "1/x": (5,)}),
+        (True, {"a/0/x": (5, 2), "a/1/x": (5, 2), "b/0/x": (5, 2)}),
+        (
+            True,
+            {
+                f"view_{number}/{name}": shape
+                for number in range(3)
+                for name, shape in [("x", (5,)), ("y", ())]
+            },
+        ),
+        (True, {f"view_{number}/x": (5 + number,) for number in range(3)}),
+        (True, {f"{chr(97 + number)}/x": (5,) for number in range(16)}),
+        (False, {f"{chr(97 + number)}/x": (50,) for number in range(16)}),
+        (False, {f"{chr(97 + number)}/x": (5,) for number in range(15)}),
+        (False, {f"camera_{number}/{name}": (100, 3) for number in range(4) for name in "xy"}),
+        (False, {"train/x": (5,), "train/y": (), "test/x": (5,), "test/y": ()}),
+        (False, {"0/x": (5,), "1/y": (5,)}),
+        (False, {"0/x": (5,), "1/x": (5, 5)}),
+        (False, {"0/x": (5,)}),
+        (False, {"x": (5,), "y": (5,)}),
+        (False, {}),
+    ]:
+        assert (sample_groups(shapes) is not None) == is_found, shapes
+    shapes = {f"a/{number}/b/x": () for number in (10, 9, 100)}
+    assert sample_groups(shapes) == SampleGroups(("a/9", "a/10", "a/100"), ("b/x",))
+
+
+def test_groups_of_different_shapes_are_refused_without_a_way_that_does_not_lead_anywhere(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            file[f"demo_{number}/actions"] = values((5 + number, 2), "<f4")
+    text = refused(path)
+    assert "shapes of the groups differ" in text
+    assert "convert" not in text
+    check(path, fields=["demo_1/actions"])
 
 
 def test_several_files_of_different_layouts_are_one_data_set(tmp_path, says):

@@ -28,8 +28,9 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from forebay._core import StorageError
+from forebay._formats.hdf5_groups import sample_groups
 
-__all__ = ["find"]
+__all__ = ["datasets_of", "find", "open_plainly", "shapes_of"]
 
 # Types of elements that Forebay has itself; all others are bytes of which numpy makes a view.
 _OWN = {
@@ -43,11 +44,17 @@ _CHUNK = np.dtype([("number", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("ma
 # A mask of a chunk that has skipped all filters.
 _ALL_SKIPPED = 0xFFFFFFFF
 
+# Datasets that a message lists.
+_LISTED = 16
+
 # Most dimensions, those of elements that are arrays included; libhdf5 has as many.
 _MAX_DIMENSIONS = 32
 
 # Most strings of an element that end at their first NUL; the codec allows as many.
 _MAX_STRINGS = 1 << 12
+
+_REWRITE_HINT = "leave it out with fields=, or rewrite it"
+_LENGTHS_HINT = "leave it out with fields=, or rewrite it: forebay convert FILE.h5 FILE.parquet"
 
 # h5py cannot tell how many bits of a bitfield count.
 _BITS_HINT = "leave it out with fields=, or rewrite it as integers"
@@ -112,7 +119,7 @@ def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str
             hint="pip install 'forebay[hdf5]'",
         )
     with _blaming(path, "HDF5 file", "one that h5py opens"):
-        file = _opened(path, h5py)
+        file = open_plainly(path, h5py)
     with (
         file,
         _blaming(path, "structure", "one that h5py can read"),
@@ -138,7 +145,7 @@ def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str
     return [dataset for dataset, _ in described], [table for _, table in described]
 
 
-def _opened(path: str, h5py: Any) -> Any:
+def open_plainly(path: str, h5py: Any) -> Any:
     """Open a file with the plain driver, since others count over several files.
 
     Without a lock where the file system has none: ``best-effort`` of libhdf5 is that for ENOSYS
@@ -186,7 +193,7 @@ def _plain(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _datasets(file: Any, h5py: Any) -> dict[str | bytes, Any]:
+def datasets_of(file: Any, h5py: Any) -> dict[str | bytes, Any]:
     """Return all datasets by path; h5py gives paths that are not UTF-8 as bytes."""
     datasets: dict[str | bytes, Any] = {}
 
@@ -198,10 +205,22 @@ def _datasets(file: Any, h5py: Any) -> dict[str | bytes, Any]:
     return datasets
 
 
+def shapes_of(datasets: Mapping[str | bytes, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the datasets that have elements and a name."""
+    return {
+        name: found.shape
+        for name, found in datasets.items()
+        if isinstance(name, str) and found.shape is not None
+    }
+
+
 def _default_names(file: Any, one_sample: bool, h5py: Any) -> list[str]:
     """Return the datasets with one common first dimension; all datasets of a one-sample file."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, found in _datasets(file, h5py).items():
+    datasets = datasets_of(file, h5py)
+    if not one_sample:
+        _refuse_sample_groups(shapes_of(datasets))
+    for name, found in datasets.items():
         # A dataset without elements has no shape; a scalar has no first dimension.
         if found.shape is None or not (found.shape or one_sample):
             continue
@@ -221,13 +240,39 @@ def _default_names(file: Any, one_sample: bool, h5py: Any) -> list[str]:
             hint="" if one_sample else "if each file is one sample: sample_axis=None",
         )
     if not one_sample and len({shape[0] for shape in shapes.values()}) > 1:
-        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        told = ", ".join(f"{name} {shape}" for name, shape in itertools.islice(shapes.items(), _LISTED))
+        told += f" and {len(shapes) - _LISTED} more" if len(shapes) > _LISTED else ""
         raise _RefusalError(
             "usage",
             message=f"its datasets have different first dimensions: {told}",
             hint="name those that belong together: fields=[...]; if each file is one sample: sample_axis=None",
         )
     return list(shapes)
+
+
+def _refuse_sample_groups(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a file whose groups are samples: as fields, their datasets would be cut into rows."""
+    if (found := sample_groups(shapes)) is None:
+        return
+    shape = {name: shapes[f"{found.groups[0]}/{name}"] for name in found.members}
+    # As forebay convert writes them: arrays of one shape, or rows of any length.
+    is_regular = all(
+        len(one) == 1 or all(shapes[f"{group}/{name}"] == one for group in found.groups)
+        for name, one in shape.items()
+    )
+    told = ", ".join(f"{name} {one}" for name, one in itertools.islice(shape.items(), _LISTED))
+    raise _RefusalError(
+        "unsupported",
+        what="an HDF5 file with one group per sample",
+        found=f"{len(found.groups)} groups such as {found.groups[0]!r}, each with {told}",
+        hint=(
+            "forebay convert writes a file with a sample for each group, to .parquet for example; if the datasets "
+            "are fields: name them with fields=[...]"
+            if is_regular
+            else "open the datasets of one group with fields=[...]; shapes of the groups differ, so that they are no "
+            "samples of one kind"
+        ),
+    )
 
 
 def _dataset(file: Any, name: str, one_sample: bool, h5py: Any) -> Any:
@@ -237,7 +282,7 @@ def _dataset(file: Any, name: str, one_sample: bool, h5py: Any) -> Any:
     except (OSError, KeyError):
         found = None
     if not isinstance(found, h5py.Dataset):
-        names = ", ".join(one if isinstance(one, str) else repr(one) for one in _datasets(file, h5py))
+        names = ", ".join(one if isinstance(one, str) else repr(one) for one in datasets_of(file, h5py))
         raise _RefusalError(
             "usage", message=f"it has no dataset {name!r}", hint=f"its datasets: {names or 'none'}"
         )
@@ -312,9 +357,7 @@ class _Dataset:
             described["layout"] = self._contiguous()
         return described, table
 
-    def _refuse(
-        self, what: str, found: str, hint: str = "leave it out with fields=, or rewrite it"
-    ) -> NoReturn:
+    def _refuse(self, what: str, found: str, hint: str = _REWRITE_HINT) -> NoReturn:
         raise _RefusalError("unsupported", what=f"dataset {self.name!r} with {what}", found=found, hint=hint)
 
     def _type(self) -> dict[str, object]:
@@ -328,7 +371,12 @@ class _Dataset:
             # A class that numpy has not, or members whose names are not UTF-8.
             self._refuse("elements that numpy has no type for", f"{_class_name(kind, h5py)}: {_line(error)}")
         if dtype.hasobject:
-            self._refuse("elements of variable length", f"{_class_name(kind, h5py)} as numpy {dtype}")
+            lengths_vary = kind.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN)
+            self._refuse(
+                "elements of variable length",
+                f"{_class_name(kind, h5py)} as numpy {dtype}",
+                _LENGTHS_HINT if lengths_vary else _REWRITE_HINT,
+            )
         if _has_bits(kind, h5py):
             self._refuse("bitfields", f"{_class_name(kind, h5py)} as numpy {dtype}", _BITS_HINT)
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):

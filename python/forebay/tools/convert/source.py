@@ -1,8 +1,9 @@
 """What is converted: samples in order, a batch at a time.
 
 Everything comes through :func:`forebay.open` and a sequential :class:`forebay.Loader`, except for
-the two kinds of numpy files that have to be rewritten before Forebay reads them in place: arrays in
-Fortran order and deflated members of archives. Those are read by numpy.
+what has to be rewritten before Forebay reads it in place: arrays in Fortran order and deflated
+members of archives, which numpy reads, and two kinds of HDF5 files, which h5py reads
+(:mod:`~forebay.tools.convert.hdf5_source`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from forebay._core import FormatError, StorageError
+from forebay._core import FormatError, OptionError, StorageError
 from forebay._paths import expand
 from forebay.tools.convert.columns import Column, names
+from forebay.tools.convert.hdf5_source import by_h5py
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -271,9 +273,11 @@ def open_source(
     try:
         dataset = opening()
         len(dataset)
-    except FormatError:
+    except (FormatError, OptionError) as error:
         files = expand(paths)
-        source = _by_numpy(files[0], fields, sample_axis)
+        if sample_axis is not None and (found := by_h5py(files, fields)) is not None:
+            return found
+        source = _by_numpy(files[0], fields, sample_axis) if isinstance(error, FormatError) else None
         if source is None or (len(files) > 1 and sample_axis is not None):
             raise
         if len(files) == 1:
