@@ -31,7 +31,7 @@ fn look(bytes: Vec<u8>) -> (u64, Located) {
 fn every_layout_is_found_where_the_structure_says() {
     let (description, table) = structure();
     let (samples, located) = look(index_of_bytes(file(), &join(&description, &table)).expect("sound"));
-    assert_eq!((samples, located.columns()), (40, 6));
+    assert_eq!((samples, located.columns()), (40, 8));
     let place = |position, column| {
         let slice = located.slices(position, column)[0];
         let unit = located.unit_pieces(slice.unit);
@@ -49,6 +49,8 @@ fn every_layout_is_found_where_the_structure_says() {
     assert_eq!(located.slices(9, 4).len(), 3);
     assert_eq!(place(9, 4), (None, 0, 8), "of a chunk that was never written, the row alone");
     assert_eq!(located.slices(9, 4)[1].offset, 8, "of a coded one, its second row");
+    assert_eq!(extent(place(9, 6)), (8000 - 12 * 9, 4, 0, 4));
+    assert_eq!(extent(place(9, 7)), (9000 + 9 * 8, 8, 0, 8));
 }
 
 #[test]

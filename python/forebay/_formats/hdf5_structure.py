@@ -29,6 +29,7 @@ import numpy as np
 
 from forebay._core import StorageError
 from forebay._formats.hdf5_groups import sample_groups
+from forebay._formats.hdf5_heap import REFERENCE, Heap, HeapError, decoded
 
 __all__ = ["datasets_of", "find", "open_plainly", "shapes_of"]
 
@@ -337,6 +338,9 @@ class _Dataset:
         if layout == h5py.h5d.VIRTUAL:
             files = sorted({source.file_name for source in self.dataset.virtual_sources()})
             self._refuse("virtual data", ", ".join(files), "open the files that it is made of")
+        kind = self.dataset.id.get_type()
+        if kind.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN) and self._varies(h5py):
+            return self._of_varying_length(kind, layout, h5py)
         described = self._type()
         base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
         described |= {"name": self.name, "fill": list(self._fill(h5py)), "strings": self._strings}
@@ -371,12 +375,14 @@ class _Dataset:
             # A class that numpy has not, or members whose names are not UTF-8.
             self._refuse("elements that numpy has no type for", f"{_class_name(kind, h5py)}: {_line(error)}")
         if dtype.hasobject:
-            lengths_vary = kind.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN)
-            self._refuse(
-                "elements of variable length",
-                f"{_class_name(kind, h5py)} as numpy {dtype}",
-                _LENGTHS_HINT if lengths_vary else _REWRITE_HINT,
+            item = h5py.check_vlen_dtype(dtype)
+            # What forebay convert writes.
+            is_row = not self._first and len(self.dataset.shape) == 1
+            is_row &= bool(h5py.check_string_dtype(dtype)) or (
+                item is not None and not np.dtype(item).hasobject
             )
+            found = f"{_class_name(kind, h5py)} as numpy {dtype}"
+            self._refuse("elements of variable length", found, _LENGTHS_HINT if is_row else _REWRITE_HINT)
         if _has_bits(kind, h5py):
             self._refuse("bitfields", f"{_class_name(kind, h5py)} as numpy {dtype}", _BITS_HINT)
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
@@ -389,6 +395,88 @@ class _Dataset:
             return {"dtype": base.name, "numpy": None}
         described: object = np.lib.format.dtype_to_descr(_without_metadata(base))
         return {"dtype": None, "numpy": described if isinstance(described, str) else repr(described)}
+
+    def _varies(self, h5py: Any) -> bool:
+        """Whether rows are elements of variable length that Forebay has a type for."""
+        try:
+            dtype = self.dataset.dtype
+        except (TypeError, UnicodeError):
+            return False
+        if not dtype.hasobject or self._first or len(self.dataset.shape) != 1:
+            return False
+        if (text := h5py.check_string_dtype(dtype)) is not None:
+            return text.length is None
+        kind, item = self.dataset.id.get_type().get_super(), np.dtype(h5py.check_vlen_dtype(dtype))
+        is_own = item.isnative and item.name in _OWN and item.itemsize == kind.get_size()
+        return bool(is_own and _is_plain(kind, item, h5py) and not _has_bits(kind, h5py))
+
+    def _of_varying_length(self, kind: Any, layout: int, h5py: Any) -> tuple[dict[str, object], bytes]:
+        """Return the description of rows in the global heap, and the table of their places."""
+        is_text = kind.get_class() == h5py.h5t.STRING
+        item = np.dtype(np.uint8) if is_text else np.dtype(h5py.check_vlen_dtype(self.dataset.dtype))
+        places = np.zeros((len(self.dataset), 2), np.uint64)
+        heap = Heap(self._read, self._user_block_bytes)
+        references = self._references(layout, h5py)
+        for row in np.flatnonzero(references["items"]).tolist():
+            try:
+                offset, length = heap.place(references[row].item(), item.itemsize)
+            except HeapError as error:
+                raise _RefusalError(
+                    "corrupt",
+                    what=f"row {row} of dataset {self.name!r}",
+                    offset=error.offset,
+                    expected=error.expected,
+                    found=error.found,
+                ) from None
+            # A string of C ends at its first NUL, if it has one.
+            end = self._read(offset, length).find(b"\0") if is_text else -1
+            places[row] = offset, length if end < 0 else end
+        spread = dict.fromkeys([len(places) - 1, *range(0, len(places), max(1, len(places) // _PROBES))])
+        for row in spread if len(places) else ():
+            (wanted,) = self.dataset[row : row + 1]
+            wanted = wanted if is_text else np.asarray(wanted, item).tobytes()
+            offset, length = places[row].tolist()
+            if self._read(offset, length) != wanted:
+                self._compare(offset, b"", b"other")
+        described = {
+            "name": self.name,
+            "dtype": item.name,
+            "numpy": None,
+            "item_bytes": item.itemsize,
+            "shape": [len(places)],
+            "fill": [0] * item.itemsize,
+            "layout": "rows",
+        }
+        return described, places.astype("<u8").tobytes()
+
+    def _references(self, layout: int, h5py: Any) -> np.ndarray[Any, Any]:
+        """Return the references of all rows to the global heap."""
+        rows, size = len(self.dataset), REFERENCE.itemsize
+        references = np.zeros(rows, REFERENCE)
+        is_written = self.dataset.id.get_storage_size() > 0
+        if layout == h5py.h5d.CHUNKED:
+            described, table = self._chunked(())
+            filters = [(one["id"], one["values"]) for one in described["chunked"]["filters"]]
+            length = self.dataset.chunks[0]
+            for number, offset, chunk_bytes, mask in np.frombuffer(table, _CHUNK).tolist():
+                chunk = decoded(self._read(offset, chunk_bytes), filters, mask, length * size)
+                if chunk is None or len(chunk) != length * size:
+                    self._refuse("references behind such filters", str(filters), _LENGTHS_HINT)
+                part = references[number * length : (number + 1) * length]
+                part[:] = np.frombuffer(chunk, REFERENCE)[: len(part)]
+            is_written = len(table) == _CHUNK.itemsize * -(-rows // length)
+        elif is_written and layout == h5py.h5d.CONTIGUOUS:
+            found = self._read(self.dataset.id.get_offset(), rows * size)
+            if len(found) == rows * size == self.dataset.id.get_storage_size():
+                return np.frombuffer(found, REFERENCE)
+            self._refuse(
+                "references of another size", f"{self.dataset.id.get_storage_size()} bytes", _LENGTHS_HINT
+            )
+        elif is_written:
+            self._refuse("compact references", "elements of variable length", _LENGTHS_HINT)
+        if not is_written and self._properties.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
+            self._refuse("a fill value of variable length", str(self.dataset.fillvalue), _LENGTHS_HINT)
+        return references
 
     def _fill(self, h5py: Any) -> bytes:
         """Return the value of elements that were never written."""
@@ -455,7 +543,7 @@ class _Dataset:
                 found="other bytes",
             )
 
-    def _chunked(self, rows: tuple[int, ...]) -> tuple[dict[str, object], bytes]:
+    def _chunked(self, rows: tuple[int, ...]) -> tuple[dict[str, Any], bytes]:
         shape, chunk = self.dataset.shape, self.dataset.chunks
         starts, places = array("Q"), array("Q")
 
@@ -481,7 +569,7 @@ class _Dataset:
         table["number"], table["length"], table["mask"] = numbers, place[:, 1], place[:, 2]
         table["offset"] = place[:, 0] + np.uint64(base)
         filters = [self._properties.get_filter(number) for number in range(self._properties.get_nfilters())]
-        if filters:
+        if filters and not self.dataset.dtype.hasobject:
             self._find_bare_edges(first, table)
         described = [
             {"id": code, "name": name.decode(errors="replace").split(";")[0], "values": list(values)}

@@ -60,6 +60,14 @@ pub fn structure() -> (Value, Vec<u8>) {
     let tiles = chunks(&mut table, 6000, 15, 50, 0);
     let stored = chunks(&mut table, 100, 5, 8 * 5 * 3, 3);
     let chunked = |shape: &[u64], filters: Value, chunks: u64| json!({ "chunked": { "shape": shape, "filters": filters, "chunks": chunks } });
+    // Rows of 0 to 12 bytes, and the last one first in the file.
+    for row in 0..40 {
+        for word in [8000 - 12 * row, row % 4 * 4] {
+            table.extend((word as u64).to_le_bytes());
+        }
+    }
+    let mut strings = dataset("strings", 8, &[40], json!({ "contiguous": { "offset": 9000 } }));
+    strings["strings"] = json!([[0, 4], [5, 3]]);
     let description = json!({ "datasets": [
         dataset("plain", 4, &[40, 6], json!({ "contiguous": { "offset": 4096 } })),
         dataset("compact", 1, &[40], json!("compact")),
@@ -67,6 +75,8 @@ pub fn structure() -> (Value, Vec<u8>) {
         dataset("rows", 4, &[40, 8], chunked(&[8, 8], json!([]), rows)),
         dataset("tiles", 4, &[40, 6], chunked(&[8, 2], json!([filter(2, &[4]), filter(1, &[6])]), tiles)),
         dataset("odd", 5, &[40, 3], chunked(&[8, 3], json!([filter(32000, &[]), filter(3, &[])]), stored)),
+        dataset("varying", 4, &[40], json!("rows")),
+        strings,
     ] });
     (description, table)
 }

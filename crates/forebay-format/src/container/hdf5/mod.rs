@@ -7,7 +7,9 @@
 //! datasets are plain columns; where a file has chunks, or strings that need a codec, the column is
 //! tiled. Filters are reversed after the read ([`filters`], [`crate::codec`]).
 //!
-//! Refused: datasets that are virtual, external or of variable length, and filters without a codec.
+//! Elements of variable length lie in the file's global heap, where h5py's part finds each of them.
+//!
+//! Refused: datasets that are virtual or external, and filters without a codec.
 //! libhdf5 is not used when samples are read. Layout and refusals: `docs/formats/hdf5.md`.
 
 mod filters;
@@ -118,6 +120,10 @@ fn row(dataset: &Dataset, sample: u64, stored: u8, writer: &mut Writer) -> Entry
             let literal = PartPiece::Literal(data[first..first + bytes as usize].to_vec());
             Entry::Exception(vec![whole(vec![literal], 0, bytes)])
         }
+        DataLayout::Rows(rows) => {
+            let (start, length) = rows[sample as usize];
+            Entry::Plain { class: stored, start, length }
+        }
         DataLayout::Missing | DataLayout::Chunked(_) => missing(dataset, bytes, writer),
     }
 }
@@ -159,6 +165,7 @@ impl Container for Hdf5File {
         let Dataset { item_bytes, sample, strings, layout, .. } =
             self.structure.get()?.datasets.get(column)?;
         let (shape, is_cut) = match layout {
+            DataLayout::Rows(_) => return None,
             DataLayout::Chunked(chunks) => (chunks.shape.clone(), true),
             _ => ([1].iter().chain(sample).map(|extent| (*extent).max(1)).collect(), !strings.is_empty()),
         };

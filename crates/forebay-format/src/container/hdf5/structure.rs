@@ -2,7 +2,8 @@
 //!
 //! It begins with the length of a description (4 bytes, little-endian) and the description as JSON
 //! ([`Description`]). Then follow, dataset by dataset, the data themselves of compact datasets, or
-//! the table of chunks: 28 bytes for each existing chunk, [`CHUNK_BYTES`], ordered by number.
+//! the table of chunks: 28 bytes for each existing chunk, [`CHUNK_BYTES`], ordered by number. Of
+//! datasets whose rows vary in length, it is a table of rows, [`ROW_BYTES`].
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::Deserialize;
@@ -16,6 +17,9 @@ use crate::index::sidecar::tiles::{Grid, MAX_RUNS};
 /// An entry of the table of chunks: number in C order of the grid, offset and length in the file
 /// [bytes], u64 each, and a mask of the filters that were skipped, u32, all little-endian.
 const CHUNK_BYTES: usize = 28;
+
+/// An entry of the table of rows: offset and length in the file [bytes], u64 each, little-endian.
+const ROW_BYTES: usize = 16;
 
 /// Most chunks, or rows, that were never written: they take no space in the file, so nothing else
 /// bounds them.
@@ -68,6 +72,8 @@ enum LayoutDescription {
     Compact,
     /// Never written.
     Missing,
+    /// Rows of varying length, at places of their own: among the tables.
+    Rows,
     /// In chunks of this shape, and the number of existing ones.
     Chunked { shape: Vec<u64>, filters: Vec<Filter>, chunks: u64 },
 }
@@ -91,9 +97,13 @@ pub(crate) struct Dataset {
 /// Where the data of a dataset are.
 #[derive(Debug)]
 pub(crate) enum DataLayout {
-    Contiguous { offset: u64 },
+    Contiguous {
+        offset: u64,
+    },
     Compact(Vec<u8>),
     Missing,
+    /// Offset in the file and length of each row \[bytes\].
+    Rows(Vec<(u64, u64)>),
     Chunked(Chunks),
 }
 
@@ -132,9 +142,9 @@ pub(crate) struct Structure {
 }
 
 impl Dataset {
-    /// Length of a sample \[bytes\].
+    /// Length of a sample \[bytes\]; 0 where it varies.
     pub(crate) fn sample_bytes(&self) -> u64 {
-        self.field.sample_bytes().expect("checked when it was read")
+        self.field.sample_bytes().unwrap_or(0)
     }
 }
 
@@ -182,6 +192,24 @@ fn read_dataset(
         input.corrupt(0, format!("structure that was found of dataset {name:?}"), "a valid one", found)
     };
     let sample = shape[1..].to_vec();
+    if let (LayoutDescription::Rows, Some(dtype), None) = (&layout, dtype, &numpy) {
+        let is_sound = sample.is_empty() && dtype.item_bytes() == item_bytes as usize && strings.is_empty();
+        let bytes = samples.checked_mul(ROW_BYTES as u64).filter(|_| is_sound);
+        let (table, rest) = bytes
+            .and_then(|bytes| tables.split_at_checked(bytes as usize))
+            .ok_or_else(|| broken(format!("rows of shape {shape:?}")))?;
+        *tables = rest;
+        let rows = read_rows(input, &name, item_bytes, table)?;
+        let field = Field::new(&name, dtype, Layout::Ragged);
+        return Ok(Dataset {
+            field,
+            item_bytes,
+            sample,
+            fill,
+            strings: vec![],
+            layout: DataLayout::Rows(rows),
+        });
+    }
     let field = match (dtype, numpy) {
         (Some(dtype), None) if dtype.item_bytes() == item_bytes as usize => {
             Field::new(&name, dtype, Layout::Dense(sample.clone()))
@@ -232,6 +260,7 @@ fn read_dataset(
             *tables = rest;
             DataLayout::Compact(data.to_vec())
         }
+        LayoutDescription::Rows => return Err(broken("rows of a type without a name".to_owned())),
         LayoutDescription::Missing => {
             refuse_missing(samples, "rows")?;
             DataLayout::Missing
@@ -266,6 +295,23 @@ fn read_dataset(
         }
     };
     Ok(Dataset { field, item_bytes, sample, fill, strings, layout })
+}
+
+/// Reads and checks a table of rows.
+fn read_rows(input: &Input, name: &str, item_bytes: u32, table: &[u8]) -> Result<Vec<(u64, u64)>, Error> {
+    let rows = table.as_chunks::<ROW_BYTES>().0.iter().enumerate();
+    rows.map(|(row, entry)| {
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| entry[at + byte]));
+        let (offset, length) = (number(0), number(8));
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= input.bytes());
+        if is_inside && length.is_multiple_of(u64::from(item_bytes)) {
+            return Ok((offset, length));
+        }
+        let expected = format!("elements of {item_bytes} bytes within {}", input.bytes());
+        let what = format!("row {row} of dataset {name:?}");
+        Err(input.corrupt(offset, what, expected, format!("{length} bytes")))
+    })
+    .collect()
 }
 
 /// Reads and checks the table of a dataset's chunks.
