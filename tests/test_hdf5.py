@@ -616,6 +616,15 @@ def test_a_file_system_without_locks_does_not_matter_but_a_held_lock_does(tmp_pa
     assert f"cannot read the HDF5 file: [Errno {errno.EAGAIN}]" in done.stderr
 
 
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+def test_a_file_that_this_process_has_open_is_opened_however_it_is_locked(tmp_path, locking):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5)
+    with h5py.File(path, "r", locking=locking):
+        assert len(forebay.open(path)) == 5
+
+
 def strings(pad, size=8):
     kind = h5py.h5t.C_S1.copy()
     kind.set_size(size)

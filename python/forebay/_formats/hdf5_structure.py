@@ -150,14 +150,26 @@ def open_plainly(path: str, h5py: Any) -> Any:
     """Open a file with the plain driver, since others count over several files.
 
     Without a lock where the file system has none: ``best-effort`` of libhdf5 is that for ENOSYS
-    alone. A lock that somebody else holds is an error.
+    alone. A lock that somebody else holds is an error. A file that this process has open is opened
+    as it is.
     """
-    try:
-        return h5py.File(path, "r", driver="sec2", locking="best-effort")
-    except OSError as error:
-        if "unable to lock file" not in str(error) or error.errno in (errno.EAGAIN, errno.EACCES):
-            raise
-        return h5py.File(path, "r", driver="sec2", locking=False)
+    first: OSError | None = None
+    for locking in ("best-effort", False, True):
+        try:
+            return h5py.File(path, "r", driver="sec2", locking=locking)
+        except OSError as error:
+            first = first or error
+            if not _is_of_locks(error):
+                break
+    assert first is not None
+    raise first
+
+
+def _is_of_locks(error: OSError) -> bool:
+    """Whether another kind of locking may open the file."""
+    if "unable to lock file" in str(error):
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return "flag values don't match" in str(error)
 
 
 @contextlib.contextmanager
