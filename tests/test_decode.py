@@ -177,6 +177,19 @@ def test_a_resumed_run_has_the_same_crops(pool, family):
     assert joined(parts) | rest == whole
 
 
+def test_the_time_of_decoders_counts_as_decoding_and_as_gathering(family):
+    def measured(decode):
+        with forebay.Loader(forebay.open(family, decode=decode), 4, memory="64MiB", epochs=1) as loader:
+            assert sum(1 for _ in loader) == SAMPLES // 4
+            found = loader.stats()
+        return [found[f"{name}_seconds"] for name in ("field_decode", "decode", "gather")]
+
+    # Files of tar are not packed, so that nothing else decodes.
+    fields, decode, gather = measured(ALL)
+    assert 0 < fields == decode < gather
+    assert measured({})[:2] == [0, 0]
+
+
 def test_states_and_fingerprint_do_not_depend_on_decode(family):
     plain, decoded = forebay.open(family), forebay.open(family, decode=ALL)
     assert plain.fingerprint == decoded.fingerprint

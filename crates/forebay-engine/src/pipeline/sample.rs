@@ -418,9 +418,15 @@ impl<'a> Step<'a> {
             let layout = batch.shared_layout();
             let bytes = batch.bytes_mut();
             let images = &mut scratch.images;
+            let begun = (!context.decoding.is_empty()).then(Instant::now);
             let decoded = decode_into(bytes, &layout, slot, scratch.end, |out| {
                 context.decoding.decode(schema, &records, key, images, out)
             });
+            if let Some(begun) = begun {
+                let spent = begun.elapsed().as_nanos() as u64;
+                count(context.slot(), Counter::DecodeNs, spent);
+                count(context.slot(), Counter::FieldDecodeNs, spent);
+            }
             let end = decoded.map_err(|(column, error)| {
                 let (path, offset) = whereabouts(context, pick, column);
                 Error::BadSample {

@@ -46,8 +46,10 @@ counters! {
     PlanNs = "plan_ns",
     /// Readers inside read requests \[ns\].
     ReadNs = "read_ns",
-    /// Readers decoding units \[ns\].
+    /// Readers decoding units, and gather threads decoding fields \[ns\].
     DecodeNs = "decode_ns",
+    /// Gather threads decoding fields \[ns\].
+    FieldDecodeNs = "field_decode_ns",
     /// Readers waiting for work or for memory \[ns\].
     ReaderIdleNs = "reader_idle_ns",
     /// Gathering and decoding into batches \[ns\].

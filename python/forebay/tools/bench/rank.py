@@ -226,7 +226,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "threads": _readers_of_rank(facts["readers"], place),
             "locate_seconds": stats["locate_seconds"],
             "read_seconds": stats["read_seconds"],
-            "decode_seconds": stats["decode_seconds"],
+            "decode_seconds": stats["decode_seconds"] - stats["field_decode_seconds"],
             "gather_seconds": stats["gather_seconds"],
             "reader_idle_seconds": stats["reader_idle_seconds"],
         },
