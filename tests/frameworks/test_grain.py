@@ -11,6 +11,8 @@ import forebay
 
 grain = pytest.importorskip("grain", reason="grain could not be had")
 
+from grain._src.python.testing.experimental import assert_equal_output_after_checkpoint  # noqa: E402
+
 import forebay.grain  # noqa: E402
 
 STEPS = 12
@@ -135,3 +137,22 @@ def test_samples_by_number_are_a_source_of_grain(path):
     assert sorted(found) == list(range(96))
     sample = grain.MapDataset.source(source)[17]
     assert np.array_equal(sample["x"], np.arange(17 * 5, 18 * 5, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda dataset: dataset,
+        lambda dataset: prefetched(dataset, threads=True),
+        lambda dataset: dataset.map(lambda batch: batch["x"] + batch["label"][:, None]),
+        lambda dataset: grain.experimental.LimitIterDataset(dataset, 7),
+    ],
+    ids=["plain", "prefetched", "mapped", "limited"],
+)
+@pytest.mark.parametrize("endless", [False, True])
+def test_what_grain_itself_asks_of_checkpoints_holds(path, options, made, endless):
+    dataset = made(forebay.grain.dataset(path, 8, **options, endless=endless))
+    if endless:
+        # Over the end of an epoch.
+        dataset = grain.experimental.LimitIterDataset(dataset, STEPS + 3)
+    assert_equal_output_after_checkpoint(dataset)

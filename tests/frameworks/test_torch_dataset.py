@@ -185,3 +185,36 @@ def test_a_node_behind_a_pipeline_has_the_values_of_the_loader(samples):
     with node.loader:
         found = [number for batch in torchdata.nodes.Loader(mapped) for number in batch]
     assert found == list(range(BATCH * STEPS))
+
+
+@pytest.mark.parametrize("midpoint", [0, 1, 7, STEPS])
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_what_torchdata_asks_of_the_state_of_a_node_holds(samples, midpoint, prefetches):
+    def made(name):
+        node = forebay.torch.node(
+            plain_loader(samples, name=name, strategy=forebay.Strategy(batch_buffers=20))
+        )
+        return torchdata.nodes.Prefetcher(node, prefetch_factor=3) if prefetches else node
+
+    with plain_loader(samples, name="expected") as plain:
+        first, second, third = epochs_of(plain, 3)
+    # A state before the first item, one in the middle, and one behind the last.
+    node = made("first")
+    node.reset()
+    states = [stored(node.state_dict())]
+    found = [ids_of(next(node)) for _ in range(midpoint)]
+    states.append(stored(node.state_dict()))
+    found += [ids_of(batch) for batch in node]
+    states.append(stored(node.state_dict()))
+    assert found == first
+    node.reset()
+    assert [ids_of(batch) for batch in node] == second
+    # Each goes on in the same node and in another one, and then into the next epoch. Behind the
+    # last item the rest is empty, unless the node has seen that it was the last one.
+    rests = [first, first[midpoint:], [] if prefetches else second]
+    for other in (node, made("second")):
+        for state, rest in zip(states, rests, strict=True):
+            other.reset(state)
+            assert [ids_of(batch) for batch in other] == rest
+            other.reset()
+            assert [ids_of(batch) for batch in other] == (third if rest == second else second)
