@@ -131,8 +131,11 @@ for batch in loader:
         accelerator.wait_for_everyone()
 accelerator.load_state(out)
 again = [batch.indices.tolist() for batch in loader]
+# 96 samples in steps of 14.
+valid = forebay.torch.prepare(accelerator, source, 7, order="sequential", last_batch="fill", name="valid")
+gathered = [accelerator.gather_for_metrics(batch["image"][:, 0, 0]).tolist() for batch in valid]
 with open(f"{out}-{accelerator.process_index}.json", "w") as file:
-    json.dump([loader.dataset.loader.loader.world.size, steps, again], file)
+    json.dump([loader.dataset.loader.loader.world.size, steps, again, sum(gathered, [])], file)
 accelerator.end_training()
 """
 
@@ -160,10 +163,11 @@ def test_each_of_two_processes_reads_its_part(tmp_path, samples):
         _, errors = rank.communicate(timeout=support.DEADLINE_S)
         assert rank.returncode == 0, errors
     found = [json.loads((tmp_path / f"state-{rank}.json").read_text()) for rank in range(2)]
-    for size, steps, again in found:
+    for size, steps, again, gathered in found:
         assert (size, len(steps)) == (2, STEPS // 2)
         assert again == steps[2:]
-    assert sorted(number for _, steps, _ in found for ids in steps for number in ids) == list(range(SAMPLES))
+        assert sorted(gathered) == list(range(SAMPLES))
+    assert sorted(number for _, steps, *_ in found for ids in steps for number in ids) == list(range(SAMPLES))
 
 
 class Model(torch.nn.Module):

@@ -82,6 +82,19 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]
         self.use_stateful_dataloader = True
         self._is_accelerate_prepared = True
 
+    def begin(self) -> None:
+        """Tell the accelerator that an epoch begins, and what of its last step is repeated."""
+        super().begin()
+        loader = self.dataset.loader.loader
+        last_batch, samples = loader._options["last_batch"], loader.config.data.samples
+        if last_batch == "drop":
+            self.remainder = 0
+        elif last_batch == "fill" and loader.config.order.kind in ("sequential", "shuffle"):
+            # Of what the ranks gather there, the repeated samples are the last ones.
+            self.remainder = samples % (loader.batch_size * loader.world.size)
+        else:
+            self.remainder = -1
+
     def _update_state_dict(self) -> None:
         """Do nothing: the data set has the state."""
 
