@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import threading
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -693,3 +694,35 @@ def test_a_reference_cycle_through_the_loader_is_collected(make):
     loader.myself = [loader]
     del loader
     gc.collect()
+
+
+def test_a_loader_and_its_data_set_tell_people_what_they_are(tmp_path):
+    path = tmp_path / "train.npz"
+    np.savez(path, image=np.zeros((20, 2, 3), np.uint8), label=np.arange(20))
+    dataset = forebay.open(path)
+    source = f"forebay.Dataset npz {path}"
+    # The index is not built for a text.
+    assert repr(dataset) == f"<{source}>"
+    assert "samples" not in dataset._repr_html_()
+    fields = "image: uint8 (2, 3); label: int64"
+    with forebay.Loader(dataset, 8, order="shuffle", last_batch="drop", memory="4MiB", name="a<b") as loader:
+        assert repr(loader) == (
+            "<forebay.Loader 'a<b' rank 0 of 1, shuffle order, batches of 8, epochs of 2 steps, "
+            f"<{source}: 20 samples, {fields}>>"
+        )
+        table = loader._repr_html_()
+    assert repr(dataset) == f"<{source}: 20 samples, {fields}>"
+    assert repr(dataset.select([3])) == f"<{source}: 1 sample selected, {fields}>"
+    # Notebooks show it as it is.
+    assert "a&lt;b" in table
+    for one in (table, dataset._repr_html_()):
+        cells = ElementTree.fromstring(one).itertext()
+        assert {"field image", "uint8 (2, 3)", "20"} <= set(cells)
+
+
+def test_the_text_of_a_data_set_with_many_fields_is_short(tmp_path):
+    np.savez(tmp_path / "many.npz", **{f"f{number}": np.arange(3.0) for number in range(9)})
+    dataset = forebay.open(tmp_path / "many.npz")
+    assert len(dataset) == 3
+    assert repr(dataset).endswith("f4: float64; f5: float64; and 3 more>")
+    assert "field f8" in dataset._repr_html_()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import typing
 import warnings
 from pathlib import Path
 
 import pytest
 
 import forebay
+from forebay.loader import LoaderOptions
 from forebay.options import OPTIONS, Tier, parse_bytes, per_rank_batch, resolve
 
 
@@ -298,3 +301,9 @@ def test_the_file_of_the_system_comes_last_and_may_define_tiers(says):
         assert (found["tiers"], found.of_system) == ((), set())
     with says(forebay.OptionError, "FOREBAY_SYSTEM_CONFIG", "gone.toml"):
         resolve({}, {"FOREBAY_SYSTEM_CONFIG": "gone.toml"})
+
+
+def test_type_checkers_know_the_options_of_a_loader():
+    parameters = list(inspect.signature(forebay.Loader).parameters)
+    own = [name for name in parameters if name not in ("dataset", "batch_size", "unknown")]
+    assert sorted(typing.get_type_hints(LoaderOptions)) == sorted(own)

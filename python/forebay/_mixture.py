@@ -170,7 +170,7 @@ class Mixture(Dataset):
         OptionError
             If the ids are not integers in one axis; also a :class:`TypeError`.
         """
-        found = sample_ids(ids, len(self), self)
+        found = sample_ids(ids, len(self), self._brief)
         numbers = np.searchsorted(self._firsts, found, side="right") - 1
         return numbers.astype(np.int64), found - self._firsts[numbers]
 
@@ -182,9 +182,11 @@ class Mixture(Dataset):
         """Raise: split the sources, then mix their parts."""
         raise _no_part("split")
 
-    def __repr__(self) -> str:
+    @property
+    def _source(self) -> str:
+        """The sources with their shares."""
         shares = ", ".join(f"{name} {share:.4g}" for name, share in self.weights.items())
-        return f'<forebay.Mixture {self.format} {shares}, stop="{self._stop}">'
+        return f'{shares}, stop="{self._stop}"'
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the sources, so that a spawned process opens the files again."""

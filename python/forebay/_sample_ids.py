@@ -24,7 +24,7 @@ def index_error(message: str, hint: str) -> OptionError:
     return _IndexError(f"{message}\nhint: {hint}")
 
 
-def sample_ids(ids: SomeIds, samples: int, shown: object) -> npt.NDArray[np.int64]:
+def sample_ids(ids: SomeIds, samples: int, shown: str) -> npt.NDArray[np.int64]:
     """Return ids as ids that exist, counted from 0.
 
     Parameters
@@ -33,7 +33,7 @@ def sample_ids(ids: SomeIds, samples: int, shown: object) -> npt.NDArray[np.int6
         Ids in any order.
     samples : int
         Samples of the data set.
-    shown : Dataset
+    shown : str
         The data set, for errors.
 
     Raises
@@ -46,13 +46,13 @@ def sample_ids(ids: SomeIds, samples: int, shown: object) -> npt.NDArray[np.int6
     is_sequence = hasattr(ids, "__len__") and hasattr(ids, "__getitem__")
     if isinstance(ids, str | bytes | Mapping) or not is_sequence:
         raise index_error(
-            f"{shown!r}: expected a sequence or an array of sample ids, found {type(ids).__name__}",
+            f"{shown}: expected a sequence or an array of sample ids, found {type(ids).__name__}",
             "dataset.read([0, 5, 7]); list(ids) makes a list of an iterator or a set",
         )
     try:
         given = np.asarray(ids)
     except (TypeError, ValueError, OverflowError) as error:
-        raise index_error(f"{shown!r}: {error}", "sample ids are integers in one axis") from None
+        raise index_error(f"{shown}: {error}", "sample ids are integers in one axis") from None
     if given.ndim == 1 and not len(given):
         return np.empty(0, np.int64)
     # Python's integers beyond 64 bits.
@@ -61,12 +61,12 @@ def sample_ids(ids: SomeIds, samples: int, shown: object) -> npt.NDArray[np.int6
         raise IndexError(f"sample {wrong} of a data set of {samples} samples")
     if given.dtype.kind == "b":
         raise index_error(
-            f"{shown!r}: expected sample ids, found an array of bool",
+            f"{shown}: expected sample ids, found an array of bool",
             "numpy.flatnonzero(mask) makes ids of it",
         )
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise index_error(
-            f"{shown!r}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
+            f"{shown}: expected integers in one axis, found dtype {given.dtype} and shape {given.shape}",
             "numpy.ravel and astype(int) make ids of whole numbers",
         )
     return counted_from_0(given, samples)

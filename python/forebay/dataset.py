@@ -13,6 +13,7 @@ from forebay._paths import PathLike as PathLike
 from forebay._paths import expand, missing
 from forebay._sample_ids import SomeIds, index_error, sample_ids
 from forebay._selection import Ids, checked_ids, split_ids
+from forebay._shown import counted, fields_text, table
 from forebay._warn import warn
 from forebay.decode import Decoder, decoders_json
 from forebay.options import resolve
@@ -388,7 +389,7 @@ class Dataset:
         IndexError, OptionError, FormatError, StorageError
             As :meth:`read` raises them.
         """
-        numbers = sample_ids(ids, len(self), self).tolist()
+        numbers = sample_ids(ids, len(self), self._brief).tolist()
         return self._native.samples(numbers)
 
     def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
@@ -433,7 +434,7 @@ class Dataset:
             isinstance(threads, bool) or not hasattr(threads, "__index__") or operator.index(threads) < 1
         ):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
-        numbers = sample_ids(ids, len(self), self)
+        numbers = sample_ids(ids, len(self), self._brief)
         values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
         if ragged:
             from forebay._samples.collate import Ragged
@@ -452,13 +453,13 @@ class Dataset:
         try:
             return index.indices(len(self))
         except (TypeError, ValueError) as error:
-            raise index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
+            raise index_error(f"{self._brief}: {error}", "as in dataset[0:3]") from None
 
     def _number(self, index: object) -> int:
         """Return the sample id of an index, which may be negative."""
         if isinstance(index, str):
             raise index_error(
-                f"{self!r}: expected the number of a sample, found {index!r}",
+                f"{self._brief}: expected the number of a sample, found {index!r}",
                 f"dataset[0][{index!r}] is a field of one sample, batch[{index!r}] of a batch of forebay.Loader; "
                 "forebay.open(..., fields=[...]) chooses fields",
             )
@@ -466,7 +467,7 @@ class Dataset:
             number = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
             raise index_error(
-                f"{self!r}: expected the number of a sample, or a slice; found {index!r}",
+                f"{self._brief}: expected the number of a sample, or a slice; found {index!r}",
                 "several samples by number: dataset.read(numbers)",
             ) from None
         samples = len(self)
@@ -487,11 +488,32 @@ class Dataset:
         """
         return self._native.extents(self._number(index))
 
-    def __repr__(self) -> str:
+    @property
+    def _brief(self) -> str:
+        """What it is, for errors."""
+        return f"<forebay.{type(self).__name__} {self.format} {self._source}>"
+
+    @property
+    def _source(self) -> str:
+        """The files, in short."""
         paths = self.paths
-        shown = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        shown += "" if self._ids is None else f", {len(self._ids)} samples selected"
-        return f"<forebay.Dataset {self.format} {shown}>"
+        return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+    def __repr__(self) -> str:
+        """Return what it is; with its length and fields, once the index is loaded."""
+        shown = f"forebay.{type(self).__name__} {self.format} {self._source}"
+        if not self._native.is_loaded():
+            return f"<{shown}>"
+        selected = "" if self._ids is None else " selected"
+        return f"<{shown}: {counted(len(self), 'sample')}{selected}, {fields_text(self.fields)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks; with its length and fields, once the index is loaded."""
+        is_loaded = self._native.is_loaded()
+        rows = [("files", self._source)]
+        if is_loaded:
+            rows.append(("samples", f"{len(self):,}" + ("" if self._ids is None else " selected")))
+        return table(f"forebay.{type(self).__name__} {self.format}", rows, self.fields if is_loaded else {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and options, so that a spawned process opens the files again."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from forebay._adapters.converted import state_at_start
 from forebay._adapters.loaders import Source, loader_for
 from forebay._adapters.require import require
 from forebay._core import option_error
+from forebay.loader import LoaderOptions
 
 require("forebay.huggingface", "datasets", "4.0", "datasets>=4.0")
 
@@ -148,7 +149,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
 
 
 def dataset(
-    source: Source, batch_size: int | None = None, *, batches: bool = False, **options: Any
+    source: Source, batch_size: int | None = None, *, batches: bool = False, **options: Unpack[LoaderOptions]
 ) -> datasets.IterableDataset:
     """Return a ``datasets.IterableDataset`` of samples, or of batches.
 

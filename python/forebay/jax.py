@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from forebay._core import option_error
 from forebay._job.explicit import World
 from forebay._trees import register
 from forebay._warn import warn
-from forebay.loader import Loader
+from forebay.loader import Loader, LoaderOptions
 
 require("forebay.jax", "jax", "0.4.35", "jax>=0.4.35")
 
@@ -62,7 +62,7 @@ class JaxLoader(ConvertedLoader[Any]):
 
 
 def loader(
-    source: Source, batch_size: int | None = None, *, sharding: Any = None, **options: Any
+    source: Source, batch_size: int | None = None, *, sharding: Any = None, **options: Unpack[LoaderOptions]
 ) -> JaxLoader:
     """Return a loader that delivers pytrees of JAX arrays.
 

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Never, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ from forebay._samples.settings import (
     processes_for,
     strategy_for,
 )
+from forebay._shown import counted, table
 from forebay._trees import register
 from forebay.config import Config, PerSample, from_engine
 from forebay.dataset import Dataset, PathLike, open
@@ -66,6 +67,16 @@ from forebay.options import (
 )
 
 __all__ = ["Batch", "BatchTuple", "Loader", "Padded", "Position", "Ragged"]
+
+if TYPE_CHECKING:
+    # A default for the batches of a loader; typing has it since Python 3.13.
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 OrderFunction = Callable[[int], "npt.ArrayLike"]
 Order: TypeAlias = str | Group | LocalShuffle | Opportunistic | Given | Weighted | OrderFunction
@@ -93,6 +104,37 @@ class _NoNext:
         )
 
 
+class LoaderSettings(TypedDict, total=False):
+    """The options of :class:`Loader` but ``sample`` and ``batch``, by name, for type checkers."""
+
+    global_batch: int | None
+    order: Order | None
+    name: str | None
+    seed: int | None
+    world: str | World | None
+    strategy: str | Strategy | None
+    memory: int | str | None
+    tiers: Sequence[str | Tier] | None
+    copy_threads: int | None
+    copy_bytes: int | str | None
+    epochs: int | None
+    last_batch: str | None
+    bad_samples: str | None
+    checksums: bool | None
+    collate: str | Mapping[Any, Any] | Callable[[list[Any]], Any] | None
+    threads: int | None
+    processes: int | None
+    prefetch: int | None
+    timeout: float | None
+
+
+class LoaderOptions(LoaderSettings, total=False):
+    """The options of :class:`Loader`, by name, for type checkers."""
+
+    sample: Callable[..., Any] | None
+    batch: Callable[[Any], Any] | None
+
+
 def _close_engine(engine: _native.Engine, generation: int) -> None:
     """Close the engine when the loader is collected or Python exits.
 
@@ -102,7 +144,7 @@ def _close_engine(engine: _native.Engine, generation: int) -> None:
         engine.close()
 
 
-class Loader:
+class Loader(Generic[T]):
     """Deliver batches of samples in a known order.
 
     The constructor is collective over the ranks of a node, and over all ranks where nodes are
@@ -221,6 +263,50 @@ class Loader:
     PeerLostError
         If a process of the job ended.
     """
+
+    @overload
+    def __init__(
+        self: Loader[Batch],
+        dataset: Dataset | PathLike | Sequence[PathLike],
+        batch_size: int | None = None,
+        *,
+        sample: None = None,
+        batch: None = None,
+        **options: Unpack[LoaderSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[Any],
+        dataset: Dataset | PathLike | Sequence[PathLike],
+        batch_size: int | None = None,
+        *,
+        sample: Callable[..., Any],
+        batch: None = None,
+        **options: Unpack[LoaderSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        dataset: Dataset | PathLike | Sequence[PathLike],
+        batch_size: int | None = None,
+        *,
+        sample: Callable[..., Any] | None = None,
+        batch: Callable[[Any], T],
+        **options: Unpack[LoaderSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[Any],
+        dataset: Dataset | PathLike | Sequence[PathLike],
+        batch_size: int | None = None,
+        *,
+        sample: Callable[..., Any] | None = None,
+        batch: Callable[[Any], Any] | None = None,
+        **options: Unpack[LoaderSettings],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -511,15 +597,28 @@ class Loader:
         return True
 
     def __repr__(self) -> str:
+        return f"<forebay.Loader {self.name!r} {', '.join(self._facts().values())}, {self._dataset!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        facts = {**self._facts(), "samples": f"{self.config.data.samples:,}", "data": self._dataset._brief}
+        return table(f"forebay.Loader {self.name!r}", list(facts.items()), self.config.data.fields)
+
+    def _facts(self) -> dict[str, str]:
+        """Return what texts for people name."""
         rank_info = self._rank_info
-        return (
-            f"<forebay.Loader {self.name!r} rank {rank_info.rank} of {rank_info.size}, "
-            f"{self._order['kind']} order, batches of {self._batch_size}, {self._dataset!r}>"
-        )
+        return {
+            "rank": f"rank {rank_info.rank} of {rank_info.size}",
+            "order": f"{self._order['kind']} order",
+            "batches": f"batches of {self._batch_size}",
+            "epochs": "epochs without end"
+            if self._is_endless
+            else f"epochs of {counted(self._steps, 'step')}",
+        }
 
     # --- iteration ---
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         """Return an iterator over the batches of the next epoch.
 
         At a restored position it iterates the rest of that epoch. The epoch begins with the first

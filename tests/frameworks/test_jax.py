@@ -55,6 +55,8 @@ def test_batches_are_plain_dictionaries_of_jax_arrays(path, options):
         expected = [{name: value.copy() for name, value in batch.items()} for batch in plain]
     with forebay.jax.loader(path, 8, **options) as loader:
         assert len(loader) == 12
+        assert loader.config.data.samples == SAMPLES
+        assert loader.explain() == loader.loader.explain()
         found = [jax.tree.map(np.array, batch) for batch in check_leaves(loader)]
     assert len(found) == len(expected)
     for batch, wanted in zip(found, expected, strict=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+import typing
 from typing import NamedTuple
 
 import ml_dtypes
@@ -16,6 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import forebay
 import forebay.torch
 import support
+from forebay.loader import LoaderOptions
+from forebay.torch._loader import TensorOptions
 from forebay.torch._tensors import Tensors
 from frameworks.torch_support import BATCH, SAMPLES, STEPS, ids_of, plain_loader, prepare, write_samples
 
@@ -364,3 +368,20 @@ def test_tree_functions_of_torch_reach_the_tensors_of_a_batch(samples, sample):
             assert made.indices is None
             if hasattr(made, "to"):
                 assert type(made.to("cpu")) is type(batch)
+
+
+def test_a_loader_of_tensors_answers_as_the_loader_behind_it(samples):
+    with forebay.torch.loader(plain_loader(samples)) as found:
+        next(iter(found))
+        assert found.config == found.loader.config
+        assert found.explain() == found.loader.explain()
+        assert found.stats()["requested_bytes"] > 0
+        assert found.bad_samples() == []
+        assert repr(found.loader) in repr(found)
+        assert found._repr_html_() == found.loader._repr_html_()
+
+
+def test_type_checkers_know_the_options_of_a_loader_of_tensors():
+    own = set(typing.get_type_hints(TensorOptions)) - set(typing.get_type_hints(LoaderOptions))
+    parameters = inspect.signature(forebay.torch.loader).parameters
+    assert own == set(parameters) - {"source", "batch_size", "options"}

@@ -227,6 +227,11 @@ impl Dataset {
         json(py, &value)
     }
 
+    /// Whether the index is loaded, so that the length and the fields are known.
+    fn is_loaded(&self) -> bool {
+        self.source.loaded().is_some()
+    }
+
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.loaded(py)?.index.samples() as usize)
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
+from forebay._adapters.forwards import Forwards
 from forebay._iteration import Position
 from forebay.loader import Loader
 
@@ -30,7 +31,7 @@ def state_at_start(loader: Loader) -> dict[str, Any]:
     return loader._states.at(epoch + 1, 0) if begun else loader._states.at(epoch, step)
 
 
-class ConvertedLoader(Generic[T]):
+class ConvertedLoader(Forwards, Generic[T]):
     """Deliver the batches of a :class:`forebay.Loader`, each converted.
 
     Iterate it as the loader: each iteration delivers one epoch. ``len()`` is the number of steps of

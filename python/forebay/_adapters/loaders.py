@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from forebay._core import option_error
 from forebay.dataset import Dataset, PathLike
-from forebay.loader import Loader
+from forebay.loader import Loader, LoaderOptions
 
 __all__ = ["Source", "loader_for"]
 
 Source = Loader | Dataset | PathLike | Sequence[PathLike]
 
 
-def loader_for(adapter: str, source: Source, batch_size: int | None, options: dict[str, Any]) -> Loader:
+def loader_for(adapter: str, source: Source, batch_size: int | None, options: LoaderOptions) -> Loader:
     """Return the loader that an adapter iterates.
 
     Parameters

@@ -6,14 +6,14 @@ asks for the state after each element. The state is that of the loader after thi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import grain
 
 from forebay._adapters.converted import position_of, state_at_start
 from forebay._adapters.loaders import Source, loader_for
 from forebay._iteration import Position
-from forebay.loader import Loader
+from forebay.loader import Loader, LoaderOptions
 
 __all__ = ["BatchDataset", "BatchIterator", "dataset"]
 
@@ -95,7 +95,7 @@ class BatchDataset(grain.IterDataset):  # type: ignore[misc]
 
 
 def dataset(
-    source: Source, batch_size: int | None = None, *, endless: bool = False, **options: Any
+    source: Source, batch_size: int | None = None, *, endless: bool = False, **options: Unpack[LoaderOptions]
 ) -> BatchDataset:
     """Return a ``grain.IterDataset`` of batches.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from forebay._adapters.example import example
 from forebay._adapters.loaders import Source, loader_for
 from forebay._core import ForebayError, option_error
 from forebay._iteration import Position
-from forebay.loader import Loader
+from forebay.loader import Loader, LoaderOptions
 from forebay.tensorflow._spec import arrays, check, empty, packed, spec_of, specs
 
 __all__ = ["dataset", "watch_of"]
@@ -68,7 +68,7 @@ def dataset(
     endless: bool = False,
     with_position: bool = False,
     element_spec: Any = None,
-    **options: Any,
+    **options: Unpack[LoaderOptions],
 ) -> Any:
     """Return a ``tf.data.Dataset`` of batches.
 

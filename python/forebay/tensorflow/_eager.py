@@ -6,7 +6,7 @@ aligned as its kernels expect, so other arrays are copied.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from forebay._adapters.loaders import Source, loader_for
 from forebay._core import option_error
 from forebay._iteration import Batch
 from forebay._samples.collate import Ragged
+from forebay.loader import LoaderOptions
 from forebay.tensorflow._values import (
     Array,
     Path,
@@ -45,7 +46,7 @@ class EagerLoader(ConvertedLoader[Any]):
     """Deliver batches as eager tensors; :func:`loader` makes one."""
 
 
-def loader(source: Source, batch_size: int | None = None, **options: Any) -> EagerLoader:
+def loader(source: Source, batch_size: int | None = None, **options: Unpack[LoaderOptions]) -> EagerLoader:
     """Return a loader that delivers eager tensors, for training loops of one's own.
 
     Nothing is read ahead of the script by TensorFlow, so the state of the loader is exact.

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch.utils.data
 
 from forebay._adapters.accelerate import refuse_dispatch
 from forebay._adapters.loaders import Source
 from forebay._core import option_error
-from forebay.torch._loader import TensorLoader, tensor_loader
+from forebay.torch._loader import TensorLoader, TensorOptions, tensor_loader
 
 __all__ = ["BatchDataset", "dataset"]
 
 
-def dataset(source: TensorLoader | Source, batch_size: int | None = None, **options: Any) -> BatchDataset:
+def dataset(
+    source: TensorLoader | Source, batch_size: int | None = None, **options: Unpack[TensorOptions]
+) -> BatchDataset:
     """Make a data set of batches for ``DataLoader(dataset, batch_size=None)``.
 
     Its items are whole batches, as tensors. ``torchdata.stateful_dataloader.StatefulDataLoader``

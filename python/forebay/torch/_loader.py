@@ -5,26 +5,61 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, Generic, NoReturn, Self, Unpack, cast, overload
 
 import torch
 
+from forebay._adapters.forwards import Forwards
 from forebay._adapters.loaders import Source, loader_for
 from forebay._callers import overfits
 from forebay._core import option_error
-from forebay._iteration import Position
+from forebay._iteration import Batch, Position
 from forebay._samples.crew import Crew
 from forebay._warn import warn
-from forebay.loader import Loader
+from forebay.dataset import Dataset, PathLike
+from forebay.loader import Loader, LoaderOptions, LoaderSettings, T
 from forebay.torch._ahead import Consumed, CopyIteration, Reader
+from forebay.torch._batches import TensorBatch
 from forebay.torch._tensors import Tensors
 from forebay.torch._transfer import CudaCopies, Moved, PinnedCopies, Transfer
 
 __all__ = ["TensorLoader", "loader", "tensor_loader"]
 
 _living: weakref.WeakSet[TensorLoader] = weakref.WeakSet()
+
+
+class TensorSettings(LoaderSettings, total=False):
+    """The options of :func:`loader` but ``sample`` and ``batch``, for type checkers."""
+
+    device: Any
+    pin_memory: bool | None
+    dtypes: Mapping[Any, Any] | None
+
+
+class TensorOptions(TensorSettings, total=False):
+    """The options of :func:`loader`, by name, for type checkers."""
+
+    sample: Callable[..., Any] | None
+    batch: Callable[[Any], Any] | None
+
+
+@overload
+def loader(
+    source: Loader[Batch] | Dataset | PathLike | Sequence[PathLike],
+    batch_size: int | None = None,
+    *,
+    sample: None = None,
+    batch: None = None,
+    **options: Unpack[TensorSettings],
+) -> TensorLoader[TensorBatch]: ...
+
+
+@overload
+def loader(
+    source: Source, batch_size: int | None = None, **options: Unpack[TensorOptions]
+) -> TensorLoader[Any]: ...
 
 
 def loader(
@@ -34,8 +69,8 @@ def loader(
     device: Any = None,
     pin_memory: bool | None = None,
     dtypes: Mapping[Any, Any] | None = None,
-    **options: Any,
-) -> TensorLoader:
+    **options: Unpack[LoaderOptions],
+) -> TensorLoader[Any]:
     """Make a loader that delivers batches of tensors.
 
     Parameters
@@ -77,13 +112,13 @@ def loader(
 
 
 def tensor_loader(
-    adapter: str, source: TensorLoader | Source, batch_size: int | None, options: dict[str, Any]
+    adapter: str, source: TensorLoader | Source, batch_size: int | None, options: TensorOptions
 ) -> TensorLoader:
     """Return the loader of an adapter: the user's own, or one made of a data set and options."""
     if not isinstance(source, TensorLoader):
         return loader(source, batch_size, **options)
     # The same refusal as for a loader with options.
-    loader_for(adapter, source.loader, batch_size, options)
+    loader_for(adapter, source.loader, batch_size, cast(LoaderOptions, options))
     return source
 
 
@@ -119,7 +154,7 @@ def _pins(device: Any, pin_memory: bool | None) -> bool:
     return pin_memory and has_cuda
 
 
-class TensorLoader:
+class TensorLoader(Forwards, Generic[T]):
     """Deliver the batches of a :class:`forebay.Loader` as tensors.
 
     :func:`forebay.torch.loader` makes it. Each iteration delivers one epoch, the next iteration the
@@ -164,9 +199,10 @@ class TensorLoader:
 
     @property
     def loader(self) -> Loader:
-        """The loader: for its ``explain()``, ``stats()``, ``config`` and ``bad_samples()``.
+        """The loader behind it.
 
-        Copies ahead of the script have taken up to two batches more from it than the script.
+        Copies ahead of the script have taken up to two batches more from it than the script. Its
+        ``stats()`` count them.
         """
         return self._loader
 
@@ -191,7 +227,7 @@ class TensorLoader:
 
     # --- iteration ---
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         """Return an iterator over the batches of the next epoch, or the rest of a restored one."""
         if overfits():
             # As the loader does it, which the copies ahead must not use meanwhile.

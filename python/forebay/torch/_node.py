@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from forebay._adapters.loaders import Source
 from forebay._adapters.require import require
-from forebay.torch._loader import TensorLoader, tensor_loader
+from forebay.torch._loader import TensorLoader, TensorOptions, tensor_loader
 
 __all__ = ["node"]
 
 
-def node(source: TensorLoader | Source, batch_size: int | None = None, **options: Any) -> Any:
+def node(
+    source: TensorLoader | Source, batch_size: int | None = None, **options: Unpack[TensorOptions]
+) -> Any:
     """Make a node of ``torchdata.nodes`` that delivers batches of tensors.
 
     Its state is exact: that of the batch that was taken last from the node, so that nodes behind it

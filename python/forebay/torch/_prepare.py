@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from forebay._adapters.loaders import Source
 from forebay._adapters.require import require
-from forebay.torch._loader import TensorLoader, tensor_loader
+from forebay.torch._loader import TensorLoader, TensorOptions, tensor_loader
 
 __all__ = ["prepare"]
 
 
 def prepare(
-    accelerator: Any, source: TensorLoader | Source, batch_size: int | None = None, **options: Any
+    accelerator: Any,
+    source: TensorLoader | Source,
+    batch_size: int | None = None,
+    **options: Unpack[TensorOptions],
 ) -> Any:
     """Make a loader that an ``accelerate.Accelerator`` knows, as ``accelerator.prepare`` would.
 
