@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -110,6 +111,19 @@ def test_reading_on_one_process_for_all_is_refused_where_ranks_have_parts(accele
         with pytest.raises(forebay.OptionError, match=r"forebay\.torch\.prepare"):
             next(iter(prepared))
         assert len(next(iter(dataset))["label"]) == BATCH
+
+
+def test_processes_that_share_a_model_are_not_given_different_samples(samples, accelerator):
+    config = types.SimpleNamespace(non_data_parallel_size=2)
+    sharing = types.SimpleNamespace(
+        parallelism_config=config, num_processes=1, device=accelerator.device, prepare=accelerator.prepare
+    )
+    with pytest.raises(forebay.OptionError, match=r"world=forebay\.World"):
+        forebay.torch.prepare(sharing, samples, BATCH, memory="16MiB")
+    # One rank for both of them.
+    sharing.num_processes = 2
+    with forebay.torch.prepare(sharing, samples, BATCH, memory="16MiB").dataset as dataset:
+        assert len(dataset) == STEPS
 
 
 # Two processes, as `accelerate launch` starts them.

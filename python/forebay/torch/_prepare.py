@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from forebay._adapters.loaders import Source
 from forebay._adapters.require import require
+from forebay._core import option_error
 from forebay.torch._loader import TensorLoader, TensorOptions, tensor_loader
 
 __all__ = ["prepare"]
@@ -54,4 +55,14 @@ def prepare(
     if not isinstance(source, TensorLoader) and accelerator.device.type != "cpu":
         options.setdefault("device", accelerator.device)
     loader = tensor_loader("forebay.torch.prepare", source, batch_size, options)
+    # Processes that share a replica of the model need the same samples.
+    sharing = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
+    if sharing > 1 and loader.loader.world.size == accelerator.num_processes:
+        if loader is not source:
+            loader.close()
+        raise option_error(
+            f"forebay.torch.prepare: expected a rank of the loader for each {sharing} of the "
+            f"{accelerator.num_processes} processes, which share a replica of the model; found one for each",
+            "state the replicas: world=forebay.World(rank=replica, size=replicas, local_rank=, local_size=, job=)",
+        )
     return accelerator.prepare(PreparedLoader(loader, accelerator.device))
