@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -255,3 +260,88 @@ def test_only_one_process_starts_daemons_at_a_time(echo):
         assert not entered.wait(0.2)
     assert entered.wait(DEADLINE_S)
     thread.join()
+
+
+# What a job that starts a daemon may have: an open lock, bound to a core, niced, limited.
+STARTER = """
+import fcntl, os, resource, signal, subprocess, sys
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+os.dup2(lock, 50, inheritable=True)
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+os.nice(5)
+os.umask(0)
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+os.environ["LD_PRELOAD"] = sys.argv[2]
+if sys.argv[3] == "echo":
+    import json
+    from test_daemon import ECHO
+    configuration = {"fails": None, "socket": str(ECHO.socket(b"/data"))}
+    ECHO.launch(configuration, ECHO.socket(b"/data"), attempt="start", is_up=bool)
+else:
+    subprocess.run([sys.executable, "-m", *sys.argv[3:]], check=True, close_fds=False)
+"""
+
+
+def status_of(pid):
+    """Return the lines of /proc/PID/status by name."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":", 1) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "command", [["echo"], ["forebay.tools.tiers"], ["forebay.tools.store", "1048576", "60"]]
+)
+def test_a_daemon_keeps_nothing_of_the_job_that_starts_it(monkeypatch, short_path, command):
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    library = ctypes.util.find_library("m")
+    lock = short_path / "lock"
+    # A daemon that kept the output would keep the job waiting.
+    done = subprocess.run(
+        [sys.executable, "-c", STARTER, str(lock), library, *command],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ours = f"FOREBAY_RUNTIME_DIR={short_path}".encode()
+    (pid,) = (
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit() and ours in environment_of(process)
+        if int(process.name) != os.getpid()
+    )
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        names = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        assert str(lock) not in names
+        found = status_of(pid)
+        assert len(os.sched_getaffinity(pid)) == len(os.sched_getaffinity(0))
+        assert found["Umask"].strip() == "0077"
+        blocked, ignored = (int(found[name], 16) for name in ("SigBlk", "SigIgn"))
+        assert blocked == 0
+        assert not ignored >> (signal.SIGUSR1 - 1) & 1
+        for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
+            soft, hard = resource.prlimit(pid, limit)
+            assert soft == hard
+        if os.geteuid() == 0:
+            assert os.getpriority(os.PRIO_PROCESS, pid) == 0
+        assert b"LD_PRELOAD" not in (Path(f"/proc/{pid}") / "environ").read_bytes()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        support.wait_until(lambda: not is_running(pid), "the daemon to end")
+
+
+def environment_of(process):
+    """Return the variables of a process; none for one that is not ours or has ended."""
+    with suppress(OSError):
+        return (process / "environ").read_bytes().split(b"\0")
+    return []

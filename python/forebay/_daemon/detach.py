@@ -8,18 +8,22 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from forebay._daemon.inherited import drop_inherited, restart_clean
+
 __all__ = ["detach"]
 
 
 def detach(serve: Callable[[Callable[[str], None]], None]) -> int:
     """Run ``serve`` in a child that outlives this process; return the exit status of either.
 
-    The child leaves the session, the terminal and the working directory. ``serve`` calls its
-    argument with a word once it listens: the parent prints that and returns 0. If ``serve`` fails
-    before, the parent prints the error and returns 1. SIGTERM ends the child.
+    The child leaves the session, the terminal and the working directory, and drops what it
+    inherited (``inherited.py``). ``serve`` calls its argument with a word once it listens: the
+    parent prints that and returns 0. If ``serve`` fails before, the parent prints the error and
+    returns 1. SIGTERM ends the child.
 
     Call it before any thread starts.
     """
+    restart_clean()
     ready, theirs = os.pipe()
     if os.fork():
         os.close(theirs)
@@ -36,12 +40,10 @@ def detach(serve: Callable[[Callable[[str], None]], None]) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-    os.close(nothing)
+    drop_inherited(keep=(theirs,))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
-    # The program that starts it may block signals, as `forebay run` does.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     from forebay._core import ForebayError
 
     def listening(word: str) -> None:

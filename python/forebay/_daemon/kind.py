@@ -17,6 +17,7 @@ from typing import Any
 
 from forebay._core import StorageError, StorageTimeout
 from forebay._daemon import control, directory
+from forebay._daemon.inherited import clean_environment
 
 __all__ = ["Kind"]
 
@@ -142,6 +143,7 @@ class Kind:
                 stdout=messages,
                 stderr=messages,
                 pass_fds=(theirs,),
+                env=clean_environment(),
                 check=False,
             )
             os.close(theirs)

@@ -1,8 +1,9 @@
 """The process of a daemon: ``python -m MODULE DESCRIPTOR``, which only ``Kind.launch`` starts.
 
 It reads the configuration from standard input and forks, so that its parent has no child to wait
-for. The child leaves the session, the terminal and the working directory, and serves until a
-request or SIGTERM ends it. DESCRIPTOR is the end of a pipe that stays open while the child lives.
+for. The child leaves the session, the terminal and the working directory, drops what it inherited
+(``inherited.py``), and serves until a request or SIGTERM ends it. DESCRIPTOR is the end of a pipe
+that stays open while the child lives.
 Standard error is a log file beside the socket, removed at the end if it is empty.
 """
 
@@ -13,6 +14,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from forebay._daemon.inherited import drop_inherited
 
 __all__ = ["main", "remove_empty_log"]
 
@@ -28,7 +31,7 @@ def main(serve: Callable[[str], None]) -> int:
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.close(nothing)
+    drop_inherited(keep=(int(sys.argv[1]),))
     from forebay._core import ForebayError
 
     try:
