@@ -343,7 +343,7 @@ def test_the_command_starts_shows_and_stops(store_daemons, several):  # noqa: F8
     again = CliRunner().invoke(cli, ["store", "start", "--memory", "1GiB", "--json"])
     assert again.exit_code == 0
     assert json.loads(again.stdout)["is_new"] is False
-    assert "64 MiB" in again.stderr
+    assert all(words in again.stderr for words in ("64 MiB", f"process {daemon['pid']}", "none is started"))
     with load(several[0]) as loader:
         found = json.loads(run("status", "--json"))["daemon"]
         (share,) = found["shares"]
@@ -359,6 +359,8 @@ def test_the_command_starts_shows_and_stops(store_daemons, several):  # noqa: F8
     assert "process" in run("stop")
     for wrong in (["--idle", "0"], ["--idle", "soon"], ["--memory", "much"]):
         run("start", *wrong, status=2)
+    # Sizes without a unit are bytes.
+    assert all(words in run("start", "--memory", "10", status=2) for words in ("10 bytes", "1MiB"))
 
 
 def test_the_command_serves_in_the_foreground(store_daemons):  # noqa: F811

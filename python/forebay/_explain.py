@@ -292,7 +292,12 @@ def _store(config: Config) -> Iterator[str]:
         return
     chunks = max(1, store.chunks)
     yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}"
-    if store.nodes > 1:
+    if store.nodes == 1:
+        yield (
+            "store: the job has one node, so all samples come from its own memory: the source is read once, before the "
+            "first batch"
+        )
+    else:
         yield (
             f"store: {store.nodes - 1} other node(s) serve theirs over {_transport(store)}; up to "
             f"{store.fetch_buffers} requests to each are in flight, of up to {_large(store.fetch_bytes)}"

@@ -13,13 +13,27 @@ from typing import Any
 
 import click
 
-from forebay.cli.commands import as_json
+from forebay.cli.commands import Group, as_json
 from forebay.cli.numbers import byte_count, seconds
 
 _NO_DAEMON = "no store daemon of this user runs on this node"
 
+# Shares are kept in chunks of this length.
+_LEAST_BYTES = 1 << 20
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+def _share_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return the memory for shares (the callback of `--memory`)."""
+    found = byte_count(context, parameter, text)
+    if found is not None and found < _LEAST_BYTES:
+        raise click.BadParameter(
+            f"expected at least 1MiB, the length of a chunk, found {text!r}: {found} bytes "
+            "(sizes without a unit are bytes: 10GiB, for example)"
+        )
+    return found
+
+
+@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @as_json
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
@@ -36,8 +50,8 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option(
     "--memory",
     metavar="SIZE",
-    callback=byte_count,
-    help="Memory that shares may take.  [default: half of that of the node]",
+    callback=_share_bytes,
+    help="Memory that shares may take, at least 1MiB.  [default: half of that of the node]",
 )
 @click.option(
     "--idle",
@@ -51,6 +65,8 @@ def command(context: click.Context, as_json: bool) -> None:
 def start(memory: int | None, idle: float, foreground: bool, as_json: bool) -> None:
     """Start the daemon, if this user has none on this node, and print what it holds.
 
+    A daemon that runs goes on with its own options: the command says which of those given differ.
+
     Example: forebay store start --memory 200GiB --idle 8h
     """
     from forebay.cli.output import print_json
@@ -63,6 +79,11 @@ def start(memory: int | None, idle: float, foreground: bool, as_json: bool) -> N
     is_new = start_daemon(memory, idle)
     daemon = ask()
     if daemon is not None and not is_new:
+        print(
+            f"forebay: a store daemon of this user runs on this node already, process {daemon['pid']}: "
+            "none is started",
+            file=sys.stderr,
+        )
         _report_differences(daemon, memory, idle)
     if as_json:
         print_json({"daemon": _located(daemon), "is_new": is_new})
