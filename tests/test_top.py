@@ -30,8 +30,10 @@ RUN = a_summary(sources=["/data/set"], opens=7, opens_served=5, levels=[LEVEL])
 
 @pytest.fixture
 def usage(monkeypatch):
-    def give(runs):
+    def give(runs, sources=()):
         monkeypatch.setattr(_native, "run_usage", lambda: runs, raising=False)
+        usage = {"levels": [{"name": "/the/tier", "sources": list(sources)}]}
+        monkeypatch.setattr(_native, "tiers_usage", lambda: json.dumps(usage), raising=False)
 
     return give
 
@@ -48,8 +50,21 @@ def test_runs_are_printed_once_where_there_is_no_terminal(capsys, usage):
 
 def test_json_has_all(capsys, usage):
     usage([RUN])
-    assert json.loads(run_command(capsys, "top", "--json")[1]) == {"runs": [RUN]}
-    assert support.documented_keys("`forebay top --json`") == ["runs"]
+    assert json.loads(run_command(capsys, "top", "--json")[1]) == {"runs": [RUN], "loaders": []}
+    assert support.documented_keys("`forebay top --json`") == ["runs", "loaders"]
+
+
+def test_sources_that_loaders_use_are_shown(capsys, usage):
+    source = {"path": "/data/x.tar", "bytes": 100 << 20, "pieces": 160, "is_used": True}
+    usage([], [source, {**source, "path": "/data/unused", "is_used": False}])
+    _, row = run_command(capsys, "top", "--once")[1].splitlines()
+    assert row.split() == ["/data/x.tar", "(loader)", "10", "MiB", "100", "MiB"]
+    (loader,) = json.loads(run_command(capsys, "top", "--json")[1])["loaders"]
+    assert loader == {
+        "path": "/data/x.tar",
+        "bytes": 100 << 20,
+        "tiers": [{"name": "/the/tier", "held_bytes": 10 << 20}],
+    }
 
 
 @pytest.mark.parametrize("runs", [None, []])

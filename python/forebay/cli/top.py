@@ -1,8 +1,9 @@
-"""``forebay top``: what running programs read from storage tiers."""
+"""``forebay top``: what running programs and loaders read from storage tiers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from typing import Any
@@ -13,6 +14,8 @@ from forebay._text import bytes_text
 from forebay.cli.commands import as_json
 
 _HEADER = ("source or tier", "opens", "served", "kept off", "rate", "copies", "taken", "of", "waiting")
+
+_PIECE_BYTES = 64 << 10
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,16 +31,19 @@ _HEADER = ("source or tier", "opens", "served", "kept off", "rate", "copies", "t
 def command(once: bool, interval: float, as_json: bool) -> None:
     """Show what programs under `forebay run` read from storage tiers, until Ctrl-C.
 
+    Data sets that loaders read through tiers have a row each, with what the tiers hold of them; a
+    loader counts what it reads itself (`loader.stats()`).
+
     Example: forebay top --interval 5
     """
     from forebay.cli.output import print_json, print_table
 
     if as_json:
-        print_json({"runs": _runs()})
+        print_json({"runs": _runs(), "loaders": _loaders()})
     elif once or not sys.stdout.isatty():
-        runs = _runs()
-        if runs:
-            print_table(_HEADER, _rows(runs, {}, 0.0))
+        runs, loaders = _runs(), _loaders()
+        if runs or loaders:
+            print_table(_HEADER, _rows(runs or [], {}, 0.0) + _rows_of_loaders(loaders))
         else:
             click.echo(_nothing(runs))
     else:
@@ -55,20 +61,22 @@ def _live(interval: float) -> None:
         while True:
             runs = _runs()
             now = time.monotonic()
-            live.update(_table(runs, before, now - looked_at), refresh=True)
+            live.update(_table(runs, _loaders(), before, now - looked_at), refresh=True)
             before, looked_at = _kept_off(runs or []), now
             time.sleep(interval)
 
 
-def _table(runs: list[dict[str, Any]] | None, before: dict[Any, float], seconds: float) -> Any:
+def _table(
+    runs: list[dict[str, Any]] | None, loaders: list[dict[str, Any]], before: dict[Any, float], seconds: float
+) -> Any:
     from rich.table import Table
 
-    if not runs:
+    if not runs and not loaders:
         return _nothing(runs)
     table = Table(box=None)
     for column, name in enumerate(_HEADER):
         table.add_column(name, justify="right" if column else "left", overflow="ellipsis", no_wrap=True)
-    for row in _rows(runs, before, seconds):
+    for row in _rows(runs or [], before, seconds) + _rows_of_loaders(loaders):
         table.add_row(*row)
     return table
 
@@ -81,8 +89,37 @@ def _runs() -> list[dict[str, Any]] | None:
     return found
 
 
+def _loaders() -> list[dict[str, Any]]:
+    """Return what tiers hold of the sources that loaders use now."""
+    from forebay import _native
+
+    daemon = json.loads(_native.tiers_usage() or '{"levels": []}')
+    found: dict[str, dict[str, Any]] = {}
+    for level in daemon["levels"]:
+        for source in (one for one in level["sources"] if one["is_used"]):
+            entry = found.setdefault(
+                source["path"], {"path": source["path"], "bytes": source["bytes"], "tiers": []}
+            )
+            held = min(source["bytes"], source["pieces"] * _PIECE_BYTES)
+            entry["tiers"].append({"name": level["name"], "held_bytes": held})
+    return list(found.values())
+
+
+def _rows_of_loaders(loaders: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each source that loaders use."""
+    held = [sum(tier["held_bytes"] for tier in one["tiers"]) for one in loaders]
+    return [
+        (f"{one['path']} (loader)", "", "", "", "", "", bytes_text(taken), bytes_text(one["bytes"]), "")
+        for one, taken in zip(loaders, held, strict=True)
+    ]
+
+
 def _nothing(runs: list[dict[str, Any]] | None) -> str:
-    return "no tier daemon of this user runs on this node" if runs is None else "no program runs"
+    return (
+        "no tier daemon of this user runs on this node"
+        if runs is None
+        else "no program runs, and no loader uses a tier"
+    )
 
 
 def _kept_off(runs: list[dict[str, Any]]) -> dict[Any, float]:
