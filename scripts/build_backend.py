@@ -21,8 +21,30 @@ PACKAGED = ROOT / "python/forebay/libforebay_preload.so"
 COMMAND = ("cargo", "build", "--locked", "--package", "forebay-preload", "--lib", "--profile", "preload")
 
 
+def check_rust() -> None:
+    """End with a message where there is no Rust: pip prints it before all else."""
+    if shutil.which("cargo") is None:
+        raise SystemExit(
+            "forebay: no wheel fits this platform, and building from source needs Rust: `cargo` is not on PATH\n"
+            "hint: install Rust from https://rustup.rs, or use a platform and a Python that wheels are built for"
+        )
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """Return what building a wheel needs; asked for first."""
+    check_rust()
+    return list(maturin.get_requires_for_build_wheel(config_settings))
+
+
+def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    """Return what building an editable wheel needs; asked for first."""
+    check_rust()
+    return list(maturin.get_requires_for_build_editable(config_settings))
+
+
 def build_preload_library() -> None:
     """Build the preload library and put it into the package."""
+    check_rust()
     command = [*COMMAND, "--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     messages = map(json.loads, output.splitlines())

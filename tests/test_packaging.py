@@ -47,3 +47,19 @@ def test_an_sdist_holds_what_a_build_needs(tmp_path):
     assert {f"{member}/Cargo.toml" for member in members} <= names
     assert {"Cargo.toml", "Cargo.lock", "scripts/build_backend.py", "LICENSE", "PKG-INFO"} <= names
     assert "crates/forebay-preload/build.rs" in names
+
+
+def test_a_build_without_rust_says_so_at_once(tmp_path):
+    code = "import build_backend as b; b.get_requires_for_build_wheel()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert "needs Rust" in first
+    assert second.startswith("hint: ")
