@@ -104,7 +104,7 @@ def interrupted(data, own_baselines, scratch, *arguments, by=signal.SIGINT):
     assert process.stderr is not None
     assert "interrupted" in process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=support.DEADLINE_S) == 1
+    assert process.wait(timeout=support.DEADLINE_S) == 130
     assert not list(scratch.glob("forebay-bench-*"))
     needle = str(scratch).encode()
     left = [pid for pid in launch._processes() if pid != os.getpid() and needle in command_line(pid)]

@@ -86,9 +86,9 @@ def test_limit_prints_a_rate_for_each_kind_and_block_size(capsys, small_lmdb):
         capsys, "limit", small_lmdb, "--seconds", "0.02", "--kind", "random", "--block", "8KiB"
     )
     assert status == 0
-    lines = out.splitlines()
-    assert lines[0].split() == ["MiB/s", "random"]
-    assert lines[1].startswith("8 KiB")
+    _, head, row = out.splitlines()
+    assert head.split() == ["MiB/s", "random"]
+    assert row.startswith("8 KiB")
 
 
 @pytest.mark.parametrize("command", ["index", "inspect", "verify", "limit"])
@@ -290,3 +290,21 @@ def test_streams_that_the_caller_closed_are_no_trouble(tmp_path, closing, path, 
     )
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
     assert ("does not exist" in done.stderr) == (status == 1 and "2>&-" not in closing)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(["inspekt"], "inspect"), (["cache", "lst"], "ls"), (["pfs", "umount"], "unmount")]
+)
+def test_a_mistyped_command_gets_a_suggestion(capsys, typed, meant):
+    status, _, err = run(capsys, *typed)
+    assert (status, f"Did you mean {meant!r}?" in err) == (2, True)
+
+
+def test_a_command_that_is_like_no_other_gets_none(capsys):
+    assert "Did you mean" not in run(capsys, "zzzzzz")[2]
+
+
+def test_limit_says_whether_the_page_cache_is_measured(capsys, small_lmdb):
+    arguments = ("limit", str(small_lmdb), "--kind", "sequential", "--block", "64KiB", "--seconds", "0.01")
+    assert "from the page cache" in run(capsys, *arguments)[1].splitlines()[0]
+    assert "dropped from the page cache" in run(capsys, *arguments, "--cold")[1].splitlines()[0]

@@ -1,8 +1,8 @@
 """The ``forebay`` command.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (failed; the message is on stderr),
-2 (wrong use). A command lives in the module of its name, which is imported when that command runs,
-and what a command needs is imported inside it.
+2 (wrong use), 130 (interrupted, as shells report SIGINT). A command lives in the module of its name,
+which is imported when that command runs, and what a command needs is imported inside it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("forebay: interrupted", file=sys.stderr)
-        return 1
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed it; avoid a second message at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +63,7 @@ def _run(given: Sequence[str]) -> int | None:
         return None
     except KeyboardInterrupt:
         print("forebay: interrupted", file=sys.stderr)
-        return 1
+        return _INTERRUPTED
     except Exception as error:
         return _report(error)
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from forebay.cli.commands import as_json
+from forebay.cli.commands import Group, as_json
 
 # Sources of a tier that `ls` lists.
 _LISTED = 20
@@ -29,7 +29,7 @@ _STATES = {
 _tiers = click.argument("tiers", nargs=-1, metavar="[TIER]...", type=click.Path(path_type=Path))
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @as_json
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:

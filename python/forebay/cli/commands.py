@@ -6,6 +6,7 @@ Each command is a module with one function ``command``; the table below is all t
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import click
 
 from forebay.cli.numbers import OFFSET, SIZE
 
-__all__ = ["COMMANDS", "as_json", "cli", "dataset_options"]
+__all__ = ["COMMANDS", "Group", "as_json", "cli", "dataset_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ COMMANDS = {
     "convert": "Write the samples of a data set in another format.",
     "bench": "Compare strategies on a data set and print where the time goes.",
     "run": "Run an unchanged program through storage tiers.",
-    "top": "Show what running programs read from storage tiers.",
+    "top": "Show what running programs and loaders read from storage tiers.",
     "limit": "Measure the read rate of a storage by access kind and block size.",
     "cache": "Show, check or delete what the storage tiers hold.",
     "store": "Keep shares of in-memory stores between jobs.",
@@ -36,7 +37,23 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class Group(click.Group):
+    """A group that suggests the command that a wrong one may stand for."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first argument names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or error.message.endswith("?"):
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+
+
+class _Commands(Group):
     """A group that imports a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -83,6 +83,10 @@ def command(
         return
     rates = {(figure["kind"], figure["block_bytes"]): figure["rate_mib_s"] for figure in figures}
     rows = [(bytes_text(block), *(_rate(rates.get((kind, block))) for kind in kinds)) for block in blocks]
+    if cold:
+        click.echo(f"{path}: dropped from the page cache first, no byte read twice")
+    else:
+        click.echo(f"{path}: from the page cache, as far as it has the file; `direct` from the storage")
     print_table(("MiB/s", *kinds), rows)
 
 

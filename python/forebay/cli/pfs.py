@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from forebay.cli.commands import Group
 from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> floa
         raise click.BadParameter(f"expected a number or auto, found {text!r}") from error
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; --json also works after the subcommand."
 )

@@ -98,7 +98,7 @@ def main(
         return 2 if isinstance(error, OptionError) else 1
     except KeyboardInterrupt:
         print("forebay demo: interrupted; ranks ended, nothing left behind", file=sys.stderr)
-        return 1
+        return 130
     if json:
         print(json_module.dumps(found | {"output": str(output)}))
     else:
