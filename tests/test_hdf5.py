@@ -140,6 +140,21 @@ def test_every_type_equals_h5py(tmp_path, layout):
     check(path)
 
 
+@pytest.mark.parametrize("chunks", [None, (2,)])
+def test_arrays_of_arrays_equal_h5py(tmp_path, chunks):
+    path = tmp_path / "x.h5"
+    data = values((5, 4, 2, 3), "<i4")
+    with h5py.File(path, "w") as file:
+        inner = h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2, 3))
+        kind = h5py.h5t.array_create(inner, (4,))
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunks:
+            properties.set_chunk(chunks)
+        one = h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((5,)), properties)
+        one.write(h5py.h5s.ALL, h5py.h5s.ALL, data, mtype=kind)
+    assert check(path).fields["x"] == ("int32", (4, 2, 3))
+
+
 def test_strings_that_are_shorter_than_their_type_equal_h5py(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["one"] = np.array([b"a", b"bcd", b""], dtype="S3")
@@ -640,7 +655,7 @@ def test_what_stands_after_the_nul_of_a_string_is_no_part_of_it(tmp_path, layout
     member.insert(b"a", 3, h5py.h5t.array_create(h5py.h5t.array_create(plain, (2,)), (1,)))
     member.insert(b"b", 20, padded)
     member.insert(b"c", 32, h5py.h5t.STD_I32LE)
-    kinds = [plain, h5py.h5t.array_create(plain, (3,)), member, padded]
+    kinds = [plain, h5py.h5t.array_create(h5py.h5t.array_create(plain, (2,)), (3,)), member, padded]
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if layout == "compact":
         properties.set_layout(h5py.h5d.COMPACT)

@@ -354,7 +354,7 @@ class _Dataset:
         if kind.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN) and self._varies(h5py):
             return self._of_varying_length(kind, layout, h5py)
         described = self._type()
-        base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
+        base, rows = _item(self.dataset.dtype)
         described |= {"name": self.name, "fill": list(self._fill(h5py)), "strings": self._strings}
         described["shape"] = [*self._first, *self.dataset.shape, *rows]
         if len(self._first) + len(self.dataset.shape) + len(rows) > _MAX_DIMENSIONS:
@@ -399,7 +399,7 @@ class _Dataset:
             self._refuse("bitfields", f"{_class_name(kind, h5py)} as numpy {dtype}", _BITS_HINT)
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
             self._refuse("elements that have to be converted", f"{_class_name(kind, h5py)} as numpy {dtype}")
-        base = dtype.base
+        base, _ = _item(dtype)
         self._strings = list(itertools.islice(_nul_terminated(kind, h5py), _MAX_STRINGS + 1))
         if len(self._strings) > _MAX_STRINGS:
             self._refuse("elements of many strings", f"more than {_MAX_STRINGS}")
@@ -492,7 +492,7 @@ class _Dataset:
 
     def _fill(self, h5py: Any) -> bytes:
         """Return the value of elements that were never written."""
-        base = self.dataset.dtype.base
+        base, _ = _item(self.dataset.dtype)
         defined = self._properties.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
         if not defined or self._properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
             return bytes(base.itemsize)
@@ -533,7 +533,7 @@ class _Dataset:
 
     def _is_same(self, found: bytes, wanted: bytes) -> bool:
         """Whether bytes of the file and bytes that h5py has read hold the same elements."""
-        base = self.dataset.dtype.base
+        base, _ = _item(self.dataset.dtype)
         if found == wanted or len(found) != len(wanted) or not base.itemsize:
             return found == wanted
         one, other = (
@@ -680,10 +680,19 @@ class _Dataset:
             bare = self._read(int(table["offset"][number]), chunk_bytes)
             if len(bare) != chunk_bytes:
                 continue
-            values = np.frombuffer(bare, dtype.base).reshape((*chunk, *dtype.shape))
+            base, rows = _item(dtype)
+            values = np.frombuffer(bare, base).reshape((*chunk, *rows))
             inside = values[tuple(slice(0, part.stop - part.start) for part in parts)]
             if self._is_same(inside.tobytes(), np.ascontiguousarray(self.dataset[tuple(parts)]).tobytes()):
                 table["mask"][number] = _ALL_SKIPPED
+
+
+def _item(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return the type of an element, and the shape of the arrays, or arrays of arrays, of it."""
+    shape: tuple[int, ...] = ()
+    while dtype.subdtype is not None:
+        dtype, shape = dtype.base, (*shape, *dtype.shape)
+    return dtype, shape
 
 
 def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
