@@ -132,3 +132,43 @@ def test_no_claim_rests_on_superseded_figures(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "p.json").write_text(json.dumps({"figures": {"f": one}, "tables": {}}))
     with pytest.raises(ValueError, match="x is"):
         figures.claims()
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?", text)
+
+
+def section(page: Path, anchor: str) -> str:
+    """Return the section of a page that an anchor names, with those below it."""
+    found: list[str] = []
+    depth = 0
+    for line in page.read_text(encoding="utf-8").splitlines():
+        heading = re.match(r"(#+) (.*)", line)
+        if heading and depth and len(heading[1]) <= depth:
+            break
+        if heading and re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-") == anchor:
+            depth = len(heading[1])
+        if depth:
+            found.append(line)
+    return "\n".join(found)
+
+
+QUOTES = [
+    (path, text, page, anchor)
+    for path in sorted(figures.RESULTS.parent.glob("*.md"))
+    for text, page, anchor in re.findall(
+        r"\[([^\]]+)\]\(results/([\w-]+\.md)#([^)]+)\)", path.read_text(encoding="utf-8")
+    )
+    if numbers(text)
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "page", "anchor"), QUOTES, ids=[f"{quote[0].stem}: {quote[1][:40]}" for quote in QUOTES]
+)
+def test_a_figure_that_another_page_quotes_stands_where_its_link_leads(path, text, page, anchor):
+    """The page of results owns it; a quote may be rounded."""
+    given = [float(one) for one in numbers(section(figures.RESULTS / page, anchor))]
+    for quoted in numbers(text):
+        places = len(quoted.partition(".")[2])
+        assert any(round(one, places) == float(quoted) for one in given), (path.name, quoted)
