@@ -275,6 +275,6 @@ def _counters(dice, events, nodes, wall):
     ]
     return {
         "model_seconds": wall, "time_scale": 18.0, "lateness_us": {"p50": 20.0, "p99": 90.0, "max": 300.0},
-        "lateness_exceeds_latency": False, "nodes": per_node, "servers": servers, "files": [], "faults": {},
+        "lateness_share": 0.01, "missed_deadlines": False, "nodes": per_node, "servers": servers, "files": [], "faults": {},
         "cpu_seconds": 0.4,
     }  # fmt: skip

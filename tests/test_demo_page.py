@@ -27,6 +27,7 @@ PFS = {
     "max_in_flight": 77,
     "metadata": 9,
     "sizes": {"98304": 4321},
+    "lateness_share": 0.004,
     "missed_deadlines": False,
 }
 
@@ -118,10 +119,13 @@ def test_table_and_page_have_every_figure_of_their_storage(emulated: bool):
 def test_late_replies_are_told_in_table_and_page():
     for late in (False, True):
         found = values(emulated=True, late=late)
-        assert (demo.LATE in results.table(found)) == late
+        table = results.table(found)
+        assert "share of the time of requests that was lateness of the emulator: 0.4 % (Run pylmdb)" in table
+        assert ("not valid" in table) == late
         page = Page(report.render(found))
         assert ("warnings" in page.sections) == late
-        assert not late or demo.LATE in page.text("warnings")
+        assert not late or "not valid" in page.text("warnings")
+        assert "0.4 % (Run group)" in page.text("run")
 
 
 @pytest.mark.parametrize("emulated", [False, True])

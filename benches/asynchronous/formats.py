@@ -85,7 +85,7 @@ def measure(
     raw_rates.setdefault(preset, limit)
     rate = statistics.median(rates)
     place = preset.replace("-", "_")
-    late = {"missed_deadlines": True} if server.stats()["lateness_exceeds_latency"] else {}
+    late = {"missed_deadlines": True} if server.stats()["missed_deadlines"] else {}
     return late | {
         f"{place}_limit_share": rate / limit,
         f"{place}_fetched_ratio": statistics.median(fetched),

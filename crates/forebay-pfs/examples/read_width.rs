@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 use forebay_pfs::{Direction, FileId, Model, NodeId, Spec};
 use forebay_plan::{
-    IoLimits, Kind, Last, Next, Order, OrderSpec, Plan, Schedule, StagingRing, default_group, plan_into,
+    IoLimits, Kind, LastBatch, Next, Order, OrderSpec, Plan, Schedule, StagingRing, default_group, plan_into,
 };
 use forebay_types::{CodecChain, Extent, Located, Piece, Rank, ShardId, Slice};
 
@@ -63,7 +63,7 @@ fn blocks(
 ) -> Vec<Block> {
     let spec = OrderSpec {
         kind,
-        last: Last::Wrap,
+        last_batch: LastBatch::Fill,
         seed: 1,
         samples,
         batch: BATCH,

@@ -57,6 +57,9 @@ fn direct_reads_are_counted_exactly() {
         (1, &Value::from("file"), bytes)
     );
     assert!(stats["lateness_us"]["max"].is_number());
+    let share = stats["lateness_share"].as_f64().expect("a number");
+    assert!((0.0..1.0).contains(&share));
+    assert_eq!(stats["missed_deadlines"], share > 0.05);
 
     // The same, read by read.
     let (events, next) = emulator.events(0);

@@ -250,9 +250,10 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
         print_json(found)
     else:
         print_stats(found)
-    if found["lateness_exceeds_latency"]:
+    if found["missed_deadlines"]:
         print(
-            "forebay: lateness of replies exceeds the modelled latency: the times are not reliable\n"
+            f"forebay: {found['lateness_share']:.0%} of the time of requests is lateness of the emulator "
+            "(expected at most 5%): the times are not reliable\n"
             "hint: mount with a larger --time-scale, or stop other programs",
             file=sys.stderr,
         )

@@ -10,6 +10,9 @@ use crate::emulator::mount::Connection;
 use crate::emulator::records::counters::RequestCounters;
 use crate::ids::ServerId;
 
+/// Share of the time of requests that may be lateness, at most, in times that are reliable.
+const MAX_LATENESS_SHARE: f64 = 0.05;
+
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -89,17 +92,18 @@ pub(crate) fn json(context: &Context, cpu_seconds: f64) -> Value {
         })
         .collect();
 
+    let share = lateness.share();
     let model_us = |quantile: u64| quantile as f64 / 1e3 / context.clock.time_scale();
-    let p99_us = model_us(lateness.quantile(0.99));
     json!({
         "model_seconds": seconds(now),
         "time_scale": context.clock.time_scale(),
         "lateness_us": {
-            "p50": model_us(lateness.quantile(0.5)),
-            "p99": p99_us,
-            "max": model_us(lateness.max()),
+            "p50": model_us(lateness.each.quantile(0.5)),
+            "p99": model_us(lateness.each.quantile(0.99)),
+            "max": model_us(lateness.each.max()),
         },
-        "lateness_exceeds_latency": !context.spec.is_free() && p99_us > context.spec.latency_us,
+        "lateness_share": share,
+        "missed_deadlines": !context.spec.is_free() && share > MAX_LATENESS_SHARE,
         "round_trip_us": model_us(context.round_trip.overhead()),
         "max_in_flight": context.in_flight.max(),
         "nodes": nodes,
@@ -183,6 +187,10 @@ pub(crate) fn prometheus(stats: &Value) -> String {
         let _ = writeln!(out, "# TYPE forebay_pfs_{name} {kind}");
         let _ = writeln!(out, "forebay_pfs_{name} {value}");
     }
+    let _ =
+        writeln!(out, "# HELP forebay_pfs_lateness_share Share of the time of requests that is lateness.");
+    let _ = writeln!(out, "# TYPE forebay_pfs_lateness_share gauge");
+    let _ = writeln!(out, "forebay_pfs_lateness_share {}", stats["lateness_share"]);
     let _ = writeln!(out, "# HELP forebay_pfs_lateness_us Lateness of replies in model microseconds.");
     let _ = writeln!(out, "# TYPE forebay_pfs_lateness_us gauge");
     for quantile in ["p50", "p99", "max"] {

@@ -209,10 +209,10 @@ class EmulatedNodes(Nodes):
             if len(events) <= MOST_EVENTS
             else [events[len(events) * place // MOST_EVENTS] for place in range(MOST_EVENTS)]
         )
-        late = bool(stats["lateness_exceeds_latency"])
+        late = bool(stats["missed_deadlines"])
         if late:
             self._warn(
-                "the machine was late: replies of the emulator came later than the latency it imitates; "
+                f"the machine was late: {stats['lateness_share']:.0%} of the time of requests is lateness of the emulator; "
                 "take a larger --time-scale, or fewer ranks"
             )
         return {

@@ -131,7 +131,8 @@ def table(values: dict[str, Any]) -> str:
             "",
             f"Losses of {rows[0].name} and {rows[1].name}: {demo.verdict(values)}.",
             demo.caveat(values),
-            *([demo.LATE] if any(row.late for row in rows) else []),
+            *([share] if (share := demo.lateness(rows)) is not None else []),
+            *demo.late(rows),
         ]
     )
 

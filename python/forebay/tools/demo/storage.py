@@ -184,7 +184,7 @@ class Emulated:
         self.server.reset()
 
     def counted(self) -> dict[str, Any]:
-        """Return the node's counters as in stats, ``mean_read_bytes`` and ``missed_deadlines``.
+        """Return the node's counters as in stats, ``mean_read_bytes`` and how late replies were.
 
         Raises
         ------
@@ -211,7 +211,8 @@ class Emulated:
         return {
             **{key: node[key] for key in kept},
             "mean_read_bytes": node["read_bytes"] / node["reads"],
-            "missed_deadlines": bool(stats["lateness_exceeds_latency"]),
+            "lateness_share": stats["lateness_share"],
+            "missed_deadlines": bool(stats["missed_deadlines"]),
         }
 
 

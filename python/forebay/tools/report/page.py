@@ -310,7 +310,7 @@ def _warnings(result: Result) -> str:
     found = list(result.warnings)
     late = [row for row in result.rows if row.late]
     if result.kind == "demo":
-        found += [demo.LATE] * bool(late)
+        found += demo.late(late)
         late = []
     found += [
         f"{row.name}: in {row.late} of {_many(len(row.repetitions), 'repetition')} the emulator replied later than modelled; "
