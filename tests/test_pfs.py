@@ -56,6 +56,20 @@ def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp
 
 
 @needs_fuse
+def test_an_interrupt_while_a_server_starts_leaves_no_mount(backing, points, tmp_path, monkeypatch):
+    started = start.start
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return started(*arguments)
+
+    monkeypatch.setattr(start, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pfs.Server.start(backing, points, spec=SPEC)
+    assert emulator.ours(tmp_path) == []
+
+
+@needs_fuse
 def test_bytes_are_those_of_the_backing_directory_and_counters_those_of_the_reads(backing, points, mounted):
     expected = (backing / "file").read_bytes()
     mounted.reset()

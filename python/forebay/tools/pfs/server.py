@@ -20,6 +20,7 @@ from forebay._daemon import GoneError
 from forebay.tools.pfs import checks, start
 from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import TYPE, entries, find, remove
+from forebay.tools.ranks import launch
 
 __all__ = ["Server", "unmount"]
 
@@ -125,7 +126,14 @@ class Server:
             events=None if events is None else Path(events),
             overrides=dict(overrides or {}),
         )
-        return cls.connect(start.start(backing, list(mounts), wanted).socket)
+        # Ctrl-C in the middle would leave mounts that no one knows of.
+        with launch.held_interrupts() as interrupts:
+            started = start.start(backing, list(mounts), wanted)
+            server = cls.connect(started.socket)
+            for point in started.mounts if interrupts else []:
+                with suppress(StorageError):
+                    server.unmount(point)
+        return server
 
     def command(self, command: str, **request: Any) -> dict[str, Any]:
         """Send a request of the control protocol (docs/pfs.md) and return the answer.
@@ -203,8 +211,9 @@ class Server:
         self._take_away(self._point(mount))
 
     def end(self) -> None:
-        """Unmount all nodes, end the server and wait until it has ended."""
-        self._wait_for_end({"command": "end"})
+        """Unmount all nodes, end the server and wait until it has ended, also after Ctrl-C."""
+        with launch.held_interrupts():
+            self._wait_for_end({"command": "end"})
 
     def fail_range(self, file: str | os.PathLike[str], begin: int = 0, end: int | None = None) -> None:
         """Make reads of bytes ``begin`` to ``end`` of a file fail with EIO on every node.

@@ -213,8 +213,9 @@ def held_interrupts() -> Iterator[list[int]]:
         yield held
     finally:
         signal.signal(signal.SIGINT, before)
-    if held:
-        raise KeyboardInterrupt
+        # Also in place of an error: the programs that we wait for get the signal, too, and fail.
+        if held:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
