@@ -316,9 +316,9 @@ def test_an_event_log_becomes_offsets_sizes_and_nodes(tmp_path):
     assert "Requests to lustre-hdd" in found.text()
     assert "201 requests of 2 nodes for 2 files" in found.text()
     values = [float(given["data-value"]) for _, given in found.tags if "data-value" in given]
-    # Node 0: each read but the first follows the one before it; half and 99 % of them took the
-    # modelled latency.
-    assert values[:6] == [100, 100 * 4096, 4096, 0.99, 0.0005, 0.0005]
+    # Node 0: each read follows the one before it, and the first begins at 0, as `forebay pfs stats`
+    # counts; half and 99 % of them took the modelled latency.
+    assert values[:6] == [100, 100 * 4096, 4096, 1, 0.0005, 0.0005]
     assert values[6:8] == [101, 100 * 4096 + (1 << 20)]
 
 

@@ -357,7 +357,8 @@ def from_events(header: str, lines: Iterable[str], name: str) -> Result:
         node = nodes[event.node]
         node.reads += 1
         node.read_bytes += event.length
-        node.sequential_reads += ends.get((event.node, event.file)) == event.offset
+        # As the emulator counts: the first read of a file is sequential if it begins at 0.
+        node.sequential_reads += ends.get((event.node, event.file), 0) == event.offset
         node.latencies_s.append(event.latency_s)
         ends[event.node, event.file] = event.offset + event.length
         reads, size = files.get(event.file, (0, 0))

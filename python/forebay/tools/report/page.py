@@ -294,7 +294,7 @@ def _events_cards(result: Result) -> Iterator[tuple[str, str, str]]:
     yield (
         numbers.percent(sequential / count),
         "",
-        "began where the same node's last request of that file ended",
+        "began where the same node's last request of that file ended, or at its start",
     )
 
 

@@ -123,7 +123,10 @@ def nodes_table(result: Result) -> str:
         ("requests", "requests of this node that reached the file system"),
         ("bytes", "what they asked for"),
         ("mean size", "bytes over requests"),
-        ("sequential", "share of requests that begin where the node's last one of that file ended"),
+        (
+            "sequential",
+            "share of requests that begin where the node's last one of that file ended, or at its start",
+        ),
         ("latency, half", "half of the requests took at most this long, by the model"),
         ("latency, 99 %", "99 % of the requests took at most this long, by the model"),
     )
