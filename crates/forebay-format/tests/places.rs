@@ -125,6 +125,20 @@ fn a_stale_sidecar_is_passed_over_with_the_reason() {
 }
 
 #[test]
+fn a_stale_sidecar_of_the_users_own_cache_is_no_warning() {
+    let scratch = Scratch::new();
+    let path = scratch.lmdb("data.mdb", &some_records());
+    let dataset = open(&[&path]);
+    let built = build(&dataset).bytes;
+    dataset.write_sidecar(&built, SidecarLocation::Cache, &scratch.cache()).expect("written");
+    scratch.lmdb("data.mdb", &records(2, 400, |_| 9));
+    let lookup = open(&[&path]).find_sidecar(&scratch.cache());
+    assert_eq!((lookup.found, lookup.warnings), (None, Vec::new()));
+    let [reason] = &lookup.stale[..] else { panic!("{:?}", lookup.stale) };
+    assert!(reason.contains("sidecar ignored: it is stale: expected fingerprint"), "{reason}");
+}
+
+#[test]
 fn a_damaged_or_newer_sidecar_is_passed_over_with_the_reason() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);

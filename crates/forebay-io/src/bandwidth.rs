@@ -438,11 +438,19 @@ fn file_at(path: &Path) -> Result<PathBuf, ReadError> {
         return Ok(path.to_owned());
     }
     let mut largest: Option<(u64, PathBuf)> = None;
-    for entry in std::fs::read_dir(path).map_err(inspect)? {
-        let file = entry.map_err(inspect)?.path();
-        let Ok(metadata) = std::fs::metadata(&file) else { continue };
-        if metadata.is_file() && largest.as_ref().is_none_or(|(bytes, _)| metadata.len() > *bytes) {
-            largest = Some((metadata.len(), file));
+    // A folder of images has its files in folders of classes. No link is followed below the first.
+    let mut directories = vec![path.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).map_err(inspect)? {
+            let entry = entry.map_err(inspect)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                directories.push(entry.path());
+                continue;
+            }
+            let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
+            if metadata.is_file() && largest.as_ref().is_none_or(|(bytes, _)| metadata.len() > *bytes) {
+                largest = Some((metadata.len(), entry.path()));
+            }
         }
     }
     largest.map(|(_, file)| file).ok_or_else(|| ReadError::Usage {

@@ -60,7 +60,8 @@ impl RecipeFile {
     /// is skipped with a warning. Does not compare the recipe with the data.
     pub fn find(dataset: &Dataset, cache: &CachePolicy) -> RecipeLookup {
         let decode = |bytes: Vec<u8>| Self::decode(&bytes, dataset.fingerprint(), dataset.shards().len());
-        let (found, warnings) = dataset.find_kept(cache, ENDING, "recipe", decode);
+        let (found, warnings) =
+            dataset.find_kept(cache, ENDING, "recipe", |_, _, bytes| decode(bytes).map(Some));
         RecipeLookup {
             found: found.map(|(path, place, recipe)| FoundRecipe { path, place, recipe }),
             warnings,

@@ -210,6 +210,9 @@ impl IndexedDataset {
             return Ok(loaded.clone());
         }
         let lookup = self.dataset.find_sidecar(&CachePolicy::from_environment());
+        for reason in &lookup.stale {
+            tracing::info!(reason, "the files were rewritten: their index is built again");
+        }
         for warning in &lookup.warnings {
             tracing::info!(reason = warning, "a sidecar is rejected");
             caller.warn(warning);

@@ -70,6 +70,9 @@ pub struct Lookup {
     pub found: Option<FoundSidecar>,
     /// Why others were skipped.
     pub warnings: Vec<String>,
+    /// Sidecars of earlier states of the data in the user's cache directory: the user has rewritten
+    /// files, so nothing is wrong.
+    pub stale: Vec<String>,
 }
 
 impl CachePolicy {
@@ -171,19 +174,30 @@ impl Dataset {
     /// Searches beside the data and in the cache directory. Never fails: what cannot be used is
     /// skipped with a warning.
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
-        let (found, warnings) =
-            self.find_kept(cache, SIDECAR_ENDING, "sidecar", |bytes| self.checked_sidecar(bytes));
-        Lookup { found: found.map(|(path, place, bytes)| FoundSidecar { path, place, bytes }), warnings }
+        let mut stale = Vec::new();
+        let check = |place, path: &Path, bytes| match self.checked_sidecar(bytes) {
+            Err(error @ (SidecarError::Stale { .. } | SidecarError::Outdated { .. }))
+                if place == SidecarLocation::Cache =>
+            {
+                stale.push(format!("{}: sidecar ignored: {error}", path.display()));
+                Ok(None)
+            }
+            checked => checked.map(Some),
+        };
+        let (found, warnings) = self.find_kept(cache, SIDECAR_ENDING, "sidecar", check);
+        let found = found.map(|(path, place, bytes)| FoundSidecar { path, place, bytes });
+        Lookup { found, warnings, stale }
     }
 
     /// Searches for the file of this dataset with this ending: the first one that `check` accepts,
-    /// and why others were skipped. `what` names the kind of file in messages.
+    /// and why others were skipped. One of which `check` returns nothing is skipped without a word.
+    /// `what` names the kind of file in messages.
     pub fn find_kept<T, E: fmt::Display>(
         &self,
         cache: &CachePolicy,
         ending: &str,
         what: &str,
-        check: impl Fn(Vec<u8>) -> Result<T, E>,
+        mut check: impl FnMut(SidecarLocation, &Path, Vec<u8>) -> Result<Option<T>, E>,
     ) -> (Option<(PathBuf, SidecarLocation, T)>, Vec<String>) {
         let mut warnings = Vec::new();
         for place in [SidecarLocation::Beside, SidecarLocation::Cache] {
@@ -196,8 +210,9 @@ impl Dataset {
                 }
             };
             match self.read_kept(place, cache, &path, what) {
-                Ok(Some(bytes)) => match check(bytes) {
-                    Ok(checked) => return (Some((path, place, checked)), warnings),
+                Ok(Some(bytes)) => match check(place, &path, bytes) {
+                    Ok(Some(checked)) => return (Some((path, place, checked)), warnings),
+                    Ok(None) => {}
                     Err(error) => warnings.push(format!("{}: {what} ignored: {error}", path.display())),
                 },
                 Ok(None) => {}
