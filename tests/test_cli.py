@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -50,9 +52,54 @@ def test_inspect_tells_format_samples_and_shards(capsys, datum_lmdb):
     found = run_json(capsys, "inspect", datum_lmdb)
     assert found["format"] == "lmdb"
     assert found["samples"] == 64
-    status, out, _ = run(capsys, "inspect", datum_lmdb)
+    status, out, _ = run(capsys, "inspect", datum_lmdb, "--ranks", 4, "--batch-size", 8)
     assert status == 0
-    assert "samples" in out
+    lines = dict(re.findall(r"^(\S.*?)  +(.*)$", out, re.MULTILINE))
+    assert lines["format"] == "lmdb, schema caffe-datum"
+    assert lines["samples"] == "64"
+    assert lines["field label"] == "int64, one value"
+    assert lines["fingerprint"] == found["fingerprint"]
+    assert "for 4 ranks with batches of 8" in " ".join(out.split())
+    # A path is not broken.
+    assert all(len(line) <= 80 or "/" in line for line in out.splitlines())
+
+
+def test_inspect_names_classes_and_many_files_in_part(capsys, tmp_path):
+    for number in range(12):
+        (tmp_path / "images" / f"class{number:02}").mkdir(parents=True)
+        (tmp_path / "images" / f"class{number:02}" / "a.jpg").write_bytes(b"\xff\xd8 no image")
+        np.save(tmp_path / f"part-{number:02}.npy", np.zeros((3, 2)))
+    _, out, _ = run(capsys, "inspect", tmp_path / "images")
+    assert "12: class00, class01" in out
+    assert "class11" not in out
+    _, out, _ = run(capsys, "inspect", "--sample-axis", "0", *sorted(tmp_path.glob("*.npy")))
+    assert "in 12 files" in out
+    assert "and 4 more; --json names all" in out
+
+
+def test_limit_takes_folders_of_folders(capsys, tmp_path):
+    (tmp_path / "class" / "deep").mkdir(parents=True)
+    (tmp_path / "class" / "deep" / "file").write_bytes(bytes(100_000))
+    (tmp_path / "class" / "small").write_bytes(bytes(10))
+    options = ("--kind", "mmap", "--block", "4KiB", "--seconds", "0.01")
+    status, out, err = run(capsys, "limit", tmp_path, *options)
+    assert status == 0, err
+    assert "from the page cache" in out.splitlines()[0]
+
+
+def test_columns_beyond_those_of_a_terminal_follow_below(capsys):
+    header = ("row", *(f"column {number}" for number in range(12)))
+    rows = [("a-long-name", *range(12)), ("b", *range(100, 112))]
+    print_table(header, rows, 40)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    blocks = "\n".join(lines).split("\n\n")
+    assert all(
+        [line.split()[0] for line in block.splitlines()] == ["row", "a-long-name", "b"] for block in blocks
+    )
+    assert [cell for block in blocks for cell in block.splitlines()[2].split()[1:]] == [
+        str(n) for n in range(100, 112)
+    ]
 
 
 def test_verify_reads_every_sample(capsys, small_lmdb):

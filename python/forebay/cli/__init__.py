@@ -1,8 +1,8 @@
 """The ``forebay`` command.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (failed; the message is on stderr),
-2 (wrong use), 130 (interrupted, as shells report SIGINT). A command lives in the module of its name,
-which is imported when that command runs, and what a command needs is imported inside it.
+2 (wrong use), 130 (interrupted, as shells report SIGINT). A command lives in the module of its
+name, which is imported when that command runs, and what a command needs is imported inside it.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def command(
         raise click.UsageError("expected either DATASET or --workload NAME")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
-    from forebay.cli.output import print_json, print_table, progress
+    from forebay.cli.output import print_json, progress
     from forebay.tools import write_page
     from forebay.tools.bench import baselines as programs
     from forebay.tools.bench import facts
@@ -305,7 +305,7 @@ def command(
     if as_json:
         print_json(result)
     else:
-        _print(result, print_table)
+        _print(result)
     if report is not None:
         from forebay.tools.report import write
 
@@ -328,14 +328,15 @@ def _typed() -> list[str]:
     return sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench"]
 
 
-def _print(result: dict[str, Any], print_table: Any) -> None:
+def _print(result: dict[str, Any]) -> None:
+    from forebay.cli.output import COLUMNS, print_table, print_wrapped
     from forebay.tools.bench import table
 
     for line in table.lines_above(result):
-        click.echo(line)
-    print_table(table.header(result), table.rows(result))
+        print_wrapped(line)
+    print_table(table.header(result), table.rows(result), COLUMNS)
     for line in table.lines_below(result):
-        click.echo(line)
+        print_wrapped(line)
 
 
 def _is_good(result: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ COMMANDS = {
     "bench": "Compare strategies on a data set and print where the time goes.",
     "run": "Run an unchanged program through storage tiers.",
     "top": "Show what running programs and loaders read from storage tiers.",
-    "limit": "Measure the read rate of a storage by access kind and block size.",
+    "limit": "Measure the read rate of the page cache, or of a storage with --cold.",
     "cache": "Show, check or delete what the storage tiers hold.",
     "store": "Keep shares of in-memory stores between jobs.",
     "pfs": "Mount a directory as an emulated parallel file system.",

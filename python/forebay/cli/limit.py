@@ -59,10 +59,11 @@ def command(
     cold: bool,
     as_json: bool,
 ) -> None:
-    """Measure the read rate of a file in MiB/s, by access kind and block size.
+    """Measure the read rate of the page cache, or of a storage with --cold, in MiB/s.
 
-    PATH is a file, or a directory, of which the largest file is read. Cached bytes come from the
-    page cache; the kind `direct` bypasses it, and --cold drops the file from the page cache first.
+    PATH is a file, or a directory, of which the largest file is read, also of those below it. What
+    is cached comes from the page cache; the kind `direct` bypasses it, and --cold drops the file
+    from the page cache first. The table is by access kind and block size.
     """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, print_table, progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ import click
 
 from forebay._text import bytes_text
 
-__all__ = ["bytes_text", "print_json", "print_pairs", "print_table", "progress"]
+__all__ = ["COLUMNS", "bytes_text", "print_json", "print_pairs", "print_table", "print_wrapped", "progress"]
 
 # How long something runs before a bar appears [s].
 PATIENCE_S = 2.0
+# A terminal that no one has widened.
+COLUMNS = 80
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -32,16 +35,39 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{name:{width}}  {value}".rstrip())
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns of equal width, the first to the left, the others to the right."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], columns: int | None = None) -> None:
+    """Print columns of equal width, the first to the left, the others to the right.
+
+    What has no place in so many ``columns`` of a terminal follows below, with the first column
+    again.
+    """
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    for row in cells:
-        line = "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        click.echo(line.rstrip())
+    parts: list[list[int]] = [[]]
+    used = widths[0]
+    for column in range(1, len(header)):
+        if columns is not None and parts[-1] and used + 2 + widths[column] > columns:
+            parts.append([])
+            used = widths[0]
+        parts[-1].append(column)
+        used += 2 + widths[column]
+    for number, part in enumerate(parts):
+        if number:
+            click.echo()
+        for row in cells:
+            if number and not any(row[column] for column in part):
+                continue
+            line = [row[0].ljust(widths[0]), *(row[column].rjust(widths[column]) for column in part)]
+            click.echo("  ".join(line).rstrip())
+
+
+def print_wrapped(text: str, columns: int = COLUMNS) -> None:
+    """Print a line, broken between words, or several lines as they are."""
+    is_one = "\n" not in text
+    wrapped = textwrap.fill(
+        text, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    click.echo(wrapped if is_one else text)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
