@@ -35,6 +35,20 @@ def test_the_files_of_a_state_are_read_in_its_order(tmp_path):
     assert_equal(walk(forebay.open(directory)), pa.concat_tables([table.slice(20), table.slice(0, 20)]))
 
 
+def test_the_names_of_the_one_class_label_are_those_of_the_classes(tmp_path):
+    directory = save(tmp_path / "saved", [plain_table()])
+    assert forebay.open(directory).classes is None
+    # As `datasets` writes the features of a data set with ClassLabel(names=["cat", "dog"]).
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    features = {"label": label, "text": {"dtype": "string", "_type": "Value"}}
+    (directory / "dataset_info.json").write_text(json.dumps({"features": features}))
+    assert forebay.open(directory).classes == ["cat", "dog"]
+    # Of two, none is meant.
+    features["other"] = {"names": ["a", "b", "c"], "_type": "ClassLabel"}
+    (directory / "dataset_info.json").write_text(json.dumps({"features": features}))
+    assert forebay.open(directory).classes is None
+
+
 def test_saved_row_numbers_select_the_rows(tmp_path):
     table = plain_table()
     directory = save(tmp_path / "saved", [table], _indices_files=[{"filename": "indices.arrow"}])
