@@ -185,7 +185,8 @@ pub(crate) fn lead(
         let shares = job_shares.as_ref().map(|job| &job.shares);
         let (index, files) = (&index, &*files);
         let dataset = source.dataset();
-        let question = StoreQuestion { options, dataset, index, files, shares, fingerprint, links };
+        let question =
+            StoreQuestion { options, dataset, index, files, shares, fingerprint, links, address_left };
         let made = set_up(&question, size, caller)?;
         let MadeStore { plan, share, server: serving, fallback } = made;
         (store, store_share, server) = (Some(plan), Some(share), Some(serving));

@@ -41,6 +41,11 @@ const PURPOSE: &str = "forebay 2026 shares of in-memory stores";
 /// Divisor of the free memory that a share may take if the user does not say.
 const MEMORY_SHARE: u64 = 2;
 
+/// Divisor of the address space that a share may take, where there is a limit, and how often a
+/// leader maps the share that others fetch from.
+const ADDRESS_SHARE: u64 = 4;
+const SHARED_MAPS: u64 = 3;
+
 /// A kept share with this part of its chunks more or less than what `auto` would hold is held as it
 /// is: the free memory differs a little from job to job.
 const KEPT_TOLERANCE: u64 = 8;
@@ -94,6 +99,8 @@ pub(crate) struct StoreQuestion<'a> {
     pub(crate) shares: Option<&'a NodeShares>,
     pub(crate) fingerprint: u128,
     pub(crate) links: Option<&'a Links>,
+    /// Address space that the rank with the least has left, where there is a limit \[bytes\].
+    pub(crate) address_left: Option<u64>,
 }
 
 /// What a leader has made.
@@ -152,7 +159,8 @@ pub(crate) fn set_up(
     size: StoreSize,
     caller: &dyn Host,
 ) -> Result<MadeStore, Error> {
-    let &StoreQuestion { options, dataset, index, files, shares, fingerprint, links } = question;
+    let &StoreQuestion { options, dataset, index, files, shares, fingerprint, links, address_left } =
+        question;
     let map = chunk_map(files, index)?;
     let owners = match shares {
         Some(shares) => chunk_owners(index, &map, shares, caller)?,
@@ -161,14 +169,17 @@ pub(crate) fn set_up(
     let (own_node, nodes) = links.map_or((0, 1), |links| (links.own_node(), links.nodes()));
     let owned = owners.iter().filter(|owner| usize::from(**owner) == own_node).count() as u64;
     let keeping = Keeping::look(ShareSource { dataset, files, index, map: &map }, caller)?;
-    let mut own_slots = slots(size, owned, keeping.room())?;
+    // A leader maps its share for itself, for other nodes, and for UCX.
+    let maps = if nodes > 1 { SHARED_MAPS } else { 1 };
+    let mappable = address_left.map(|left| left / ADDRESS_SHARE / maps);
+    let mut own_slots = slots(size, owned, keeping.room(), mappable)?;
     let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
     let alone = || {
         let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { own_slots } else { 0 }).collect();
         own_chunks(&StoreLayout::new(&owners, &all, key_of(fingerprint)))
     };
     if let Some(room) = keeping.room_beside_others(alone) {
-        own_slots = slots(size, owned, room)?;
+        own_slots = slots(size, owned, room, mappable)?;
     }
     let all_slots = exchange(links, &own_slots, caller)?;
     let mut plan = StorePlan {
@@ -234,20 +245,36 @@ fn available_cores() -> usize {
 }
 
 /// Chunks of a share of `owned` chunks that this node has room for.
-fn slots(size: StoreSize, owned: u64, kept: KeptRoom) -> Result<u64, Error> {
-    slots_in(size, owned, host::available_bytes().saturating_add(kept.bytes), kept.chunks)
+fn slots(size: StoreSize, owned: u64, kept: KeptRoom, mappable: Option<u64>) -> Result<u64, Error> {
+    slots_in(size, owned, host::available_bytes().saturating_add(kept.bytes), kept.chunks, mappable)
 }
 
-/// The same with so much free memory \[bytes\]; `kept` chunks of the data set are in memory.
-fn slots_in(size: StoreSize, owned: u64, free: u64, kept: Option<u64>) -> Result<u64, Error> {
+/// The same with so much free memory \[bytes\]; `kept` chunks of the data set are in memory. A
+/// share is mapped: a limit on address space leaves `mappable` for it \[bytes\].
+fn slots_in(
+    size: StoreSize,
+    owned: u64,
+    free: u64,
+    kept: Option<u64>,
+    mappable: Option<u64>,
+) -> Result<u64, Error> {
+    let most = mappable.map_or(owned, |bytes| owned.min(bytes / CHUNK_BYTES));
     match size {
         StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => {
             Err(exceeds_memory(bytes, free, "read"))
         }
+        StoreSize::Bytes(bytes) if owned.min(bytes / CHUNK_BYTES) > most => Err(Error::Memory {
+            message: format!(
+                "Strategy(store=): {bytes} bytes, but RLIMIT_AS (ulimit -v) leaves address space for {} bytes",
+                most * CHUNK_BYTES
+            ),
+            hint: "raise the limit with `ulimit -v`, or give store= less; what does not fit is read from the source"
+                .into(),
+        }),
         StoreSize::Bytes(bytes) => Ok(owned.min(bytes / CHUNK_BYTES)),
         StoreSize::Measured(_) => {
-            let wanted = owned.min(free / MEMORY_SHARE / CHUNK_BYTES);
-            let is_close = |kept: &u64| *kept <= owned && kept.abs_diff(wanted) <= wanted / KEPT_TOLERANCE;
+            let wanted = most.min(free / MEMORY_SHARE / CHUNK_BYTES);
+            let is_close = |kept: &u64| *kept <= most && kept.abs_diff(wanted) <= wanted / KEPT_TOLERANCE;
             Ok(kept.filter(|kept| wanted < owned && is_close(kept)).unwrap_or(wanted))
         }
     }
@@ -296,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_share_takes_what_is_given_or_half_of_what_is_free() {
-        let slots = |size, owned, free, kept| slots_in(size, owned, free * CHUNK_BYTES, kept).ok();
+        let slots = |size, owned, free, kept| slots_in(size, owned, free * CHUNK_BYTES, kept, None).ok();
         let auto = StoreSize::Measured(Auto::Auto);
         for (size, owned, free, kept, expected) in [
             (StoreSize::Bytes(40 * CHUNK_BYTES), 100, 50, None, Some(40)),
@@ -315,5 +342,17 @@ mod tests {
         ] {
             assert_eq!(slots(size, owned, free, kept), expected, "{size:?} {owned} {free} {kept:?}");
         }
+    }
+    #[test]
+    fn a_share_fits_into_the_address_space_that_a_limit_leaves() {
+        let mappable = Some(20 * CHUNK_BYTES);
+        let slots = |size, kept| slots_in(size, 100, 300 * CHUNK_BYTES, kept, mappable);
+        let auto = StoreSize::Measured(Auto::Auto);
+        assert!(matches!(slots(auto, None), Ok(20)));
+        // A kept share is mapped, too.
+        assert!(matches!(slots(auto, Some(21)), Ok(20)));
+        assert!(matches!(slots(StoreSize::Bytes(20 * CHUNK_BYTES), None), Ok(20)));
+        let error = slots(StoreSize::Bytes(21 * CHUNK_BYTES), None).unwrap_err().to_string();
+        assert!(error.contains("RLIMIT_AS"), "{error}");
     }
 }
