@@ -224,8 +224,8 @@ def tier_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
         damaged=directory / "damaged.lmdb",
         copies={
             (kind, number): write(directory / f"{kind}-{number}", kind, values)
-            for kind in ("raw", "folder")
-            for number in range(4)
+            for kind, count in (("raw", 7), ("folder", 4))
+            for number in range(count)
         },
     )
     datums = [support.datum(number) for number in range(SAMPLES)]

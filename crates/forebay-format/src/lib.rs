@@ -41,7 +41,7 @@ pub use format::Format;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub use index::sidecar;
-pub use index::sidecar::{Meta, ShardInfo, ShardState};
+pub use index::sidecar::{Meta, ShardInfo, ShardState, describe as describe_sidecar};
 pub use index::{Index, Selection};
 pub use options::{Documents, OpenOptions, RawLayout, SampleAxis, SchemaChoice, TokenLayout};
 pub use schema::{

@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -321,6 +321,15 @@ impl ShardFiles {
     /// Those of the system.
     pub fn stat_now(&self, shard: ShardId) -> io::Result<rustix::fs::Stat> {
         Ok(rustix::fs::fstat(self.descriptor(shard, false)?)?)
+    }
+
+    /// Asks the descriptor of a file through the page cache. A file of one sample is opened for it,
+    /// unless it is open.
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    pub fn ask<R>(&self, shard: ShardId, question: impl FnOnce(BorrowedFd<'_>) -> R) -> io::Result<R> {
+        Ok(question(self.descriptor(shard, false)?.as_fd()))
     }
 
     /// Size and times of a file now, as far as this node knows; with `asks_server` also as the

@@ -20,6 +20,7 @@ mod recipe;
 mod run;
 mod runtime_directory;
 mod siblings;
+mod sidecars;
 mod state;
 mod store;
 mod tiers;
@@ -63,6 +64,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tiers::stop_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::stored_tier, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::verify_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::compare_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::drop_copies_of_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(sidecars::sidecar_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(sidecars::describe_sidecar, module)?)?;
     module.add_function(wrap_pyfunction!(run::run_usage, module)?)?;
     module.add_function(wrap_pyfunction!(forecast::tier_forecast, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_engine::{Error, Host};
 use forebay_tier::daemon::{Server, StoredTier, socket_path};
-use forebay_tier::{Connection, TierError, clear};
+use forebay_tier::{Connection, SourceKey, TierError, clear, drop_copies};
 use pyo3::prelude::*;
 
 use crate::caller::detached;
@@ -47,15 +47,21 @@ pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
     py.detach(usage).map_err(|error| failed(py, error))
 }
 
-/// Deletes what no loader uses from these tiers; returns the space given back.
+/// Deletes what no loader uses from these tiers, or of it what is at or below `source`; returns the
+/// space given back.
 #[pyfunction]
-#[pyo3(signature = (tiers, *, progress = None))]
-pub(crate) fn clear_tiers(py: Python<'_>, tiers: Vec<PathBuf>, progress: Option<Py<PyAny>>) -> PyResult<u64> {
+#[pyo3(signature = (tiers, *, source = None, progress = None))]
+pub(crate) fn clear_tiers(
+    py: Python<'_>,
+    tiers: Vec<PathBuf>,
+    source: Option<PathBuf>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<u64> {
     let freed = detached(py, progress, move |caller| {
         let connection = socket_path().and_then(|path| Connection::existing(path.socket()));
         let daemon = connection.map_err(Error::from)?;
         let mut go_on = |freed| caller.progress("bytes given back", freed, 0) && !caller.interrupted();
-        clear(&tiers, daemon.as_ref(), &mut go_on).map_err(Error::from)
+        clear(&tiers, source.as_deref(), daemon.as_ref(), &mut go_on).map_err(Error::from)
     })?;
     py.check_signals()?;
     Ok(freed)
@@ -99,4 +105,39 @@ pub(crate) fn verify_tier(
     })?;
     py.check_signals()?;
     Ok(verified.map(|verified| serde_json::json!(verified).to_string()))
+}
+
+/// Compares all copies of a tier with their sources; the result as JSON, none if it holds nothing
+/// of this user.
+#[pyfunction]
+#[pyo3(signature = (path, *, progress = None))]
+pub(crate) fn compare_tier(
+    py: Python<'_>,
+    path: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Option<String>> {
+    let compared = detached(py, progress, move |caller| {
+        let Some(stored) = StoredTier::open(&path).map_err(Error::from)? else { return Ok(None) };
+        let mut go_on = |done, all| caller.progress("pieces", done, all) && !caller.interrupted();
+        Ok(Some(stored.compare(&mut go_on)))
+    })?;
+    py.check_signals()?;
+    Ok(compared.map(|compared| serde_json::json!(compared).to_string()))
+}
+
+/// Forgets copies of a tier that are wrong: of sources, by their keys, and of files, by numbers.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // the binding hands them over by value
+pub(crate) fn drop_copies_of_tier(
+    py: Python<'_>,
+    path: PathBuf,
+    sources: Vec<String>,
+    files: Vec<u64>,
+) -> PyResult<()> {
+    let dropped = || {
+        let connection = Connection::existing(socket_path()?.socket())?;
+        let keys: Vec<SourceKey> = sources.iter().filter_map(|key| key.parse().ok()).collect();
+        drop_copies(&path, &keys, &files, connection.as_ref())
+    };
+    py.detach(dropped).map_err(|error| failed(py, error))
 }

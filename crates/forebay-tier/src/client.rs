@@ -4,7 +4,7 @@
 //! slots and to publish. When the daemon is gone, copies that are known can still be read; the next
 //! request of a writer starts a daemon again, at most once a second.
 //!
-//! After a restart of the machine, a reader asks for checksums. It waits for [`BRIEFLY`] once; then
+//! A reader asks for the checksums of copies of earlier jobs. It waits for [`BRIEFLY`] once; then
 //! it reads the source until the daemon has answered.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ use crate::protocol::{
     Answer, AttachedLevel, CopiedMessage, DataSetId, LevelUsage, Request, VERSION, from_memory, to_memory,
 };
 use crate::slab_files::SlabFiles;
-use crate::source::Source;
+use crate::source::{Source, SourceKey};
 use crate::spec::TierSpec;
 use crate::storage::LevelStorage;
 use crate::table::Table;
@@ -236,6 +236,37 @@ impl Connection {
         }
     }
 
+    /// Deletes what nobody uses of what is at or below a path; as [`Connection::clear`].
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn clear_source(&self, directory: (u64, u64), path: &Path) -> Result<Option<u64>, TierError> {
+        let below = Some(path.to_owned());
+        cleared(self.ask("clear", &Request::Clear { directory, below }, &[])?.0)
+    }
+
+    /// Forgets copies that are wrong, on the level with this directory; `None` if it is no level of
+    /// this daemon.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn drop_copies(
+        &self,
+        directory: (u64, u64),
+        sources: &[SourceKey],
+        files: &[u64],
+    ) -> Result<Option<u64>, TierError> {
+        let mut freed = Some(0);
+        let sources = sources.chunks(CHUNKS_AT_ONCE).map(|sources| (sources.to_vec(), Vec::new()));
+        let files = files.chunks(CHUNKS_AT_ONCE).map(|files| (Vec::new(), files.to_vec()));
+        for (sources, files) in sources.chain(files) {
+            let request = Request::Drop { directory, sources, files };
+            let bytes = cleared(self.ask("drop copies", &request, &[])?.0)?;
+            freed = freed.zip(bytes).map(|(one, other)| one + other);
+        }
+        Ok(freed)
+    }
+
     /// Deletes what nobody uses from the level whose directory has this device and inode; returns
     /// the space that was given back, `None` if it is no level of this daemon \[bytes\].
     ///
@@ -251,7 +282,7 @@ impl Connection {
     ) -> Result<Option<u64>, TierError> {
         let mut freed = 0;
         while go_on(freed) {
-            match self.ask("clear", &Request::Clear { directory }, &[])?.0 {
+            match self.ask("clear", &Request::Clear { directory, below: None }, &[])?.0 {
                 Answer::Cleared { is_level: false, .. } => return Ok(None),
                 Answer::Cleared { bytes: None, .. } => break,
                 Answer::Cleared { bytes: Some(bytes), .. } => freed += bytes,
@@ -270,6 +301,13 @@ impl Connection {
             Answer::Stopping { clients } => Ok(clients),
             other => Err(unexpected("stop", &other)),
         }
+    }
+}
+
+fn cleared(answer: Answer) -> Result<Option<u64>, TierError> {
+    match answer {
+        Answer::Cleared { is_level, bytes } => Ok(bytes.filter(|_| is_level)),
+        other => Err(unexpected("clear", &other)),
     }
 }
 
@@ -342,6 +380,14 @@ pub struct Attached {
     places: [Option<u8>; MAX_LEVELS],
     /// Chunks that had a copy when the client attached.
     pub copied_chunks: u64,
+}
+
+/// A chunk whose copy must be compared with its checksums before it is used.
+pub(crate) struct UnverifiedChunk {
+    pub(crate) chunk: ChunkId,
+    /// Its slot; the level is the tier's place in the client's order.
+    pub(crate) at: SlotId,
+    pub(crate) sums: Vec<PieceSum>,
 }
 
 /// What a tier holds of a data set.
@@ -602,26 +648,44 @@ impl Client {
         Ok(())
     }
 
-    /// Checksums of a chunk that must be compared before it is used.
+    /// Slots and checksums of the chunks, of at most [`CHUNKS_AT_ONCE`], that must be compared
+    /// before they are used.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn sums(&self, chunk: ChunkId) -> Result<Option<(SlotId, Vec<PieceSum>)>, TierError> {
-        match self.request_briefly("verify", |data_set| Request::Sums { data_set, chunk: chunk.0 })? {
-            Answer::Sums { at, sums } => Ok(at.and_then(|(number, slab, slot)| {
-                Some((SlotId { level: self.attached().place_of(number)? as u8, slab, slot }, sums))
-            })),
+    pub(crate) fn sums(&self, chunks: &[ChunkId]) -> Result<Vec<UnverifiedChunk>, TierError> {
+        let chunks: Vec<u64> = chunks.iter().map(|chunk| chunk.0).collect();
+        let request = |data_set| Request::Sums { data_set, chunks: chunks.clone() };
+        match self.request_briefly("verify", request)? {
+            Answer::Sums { chunks } => {
+                let attached = self.attached();
+                let found = |(chunk, (number, slab, slot), sums)| {
+                    let level = attached.place_of(number)? as u8;
+                    Some(UnverifiedChunk { chunk: ChunkId(chunk), at: SlotId { level, slab, slot }, sums })
+                };
+                Ok(chunks.into_iter().filter_map(found).collect())
+            }
             other => Err(unexpected("verify", &other)),
         }
     }
 
-    /// Tells which pieces of a chunk are right.
+    /// Tells which pieces of chunks are right.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn verified(&self, chunk: ChunkId, good: Pieces) -> Result<(), TierError> {
-        let request = |data_set| Request::Verified { data_set, chunk: chunk.0, good: good.0 };
+    pub fn verified(&self, good: &[(ChunkId, Pieces)]) -> Result<(), TierError> {
+        let good: Vec<(u64, u16)> = good.iter().map(|(chunk, pieces)| (chunk.0, pieces.0)).collect();
+        let request = |data_set| Request::Verified { data_set, good: good.clone() };
         self.request_briefly("verify", request).map(|_| ())
+    }
+
+    /// Tells that the copies of a source, by its number in the data set, are not its bytes.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn source_differs(&self, source: usize) -> Result<(), TierError> {
+        let request = |data_set| Request::SourceDiffers { data_set, source };
+        self.request("drop copies", request).map(|_| ())
     }
 
     /// Tells that the tier at this place of the client's order fails. Waits for nobody: it is a
@@ -720,7 +784,6 @@ mod tests {
 
     use super::*;
     use crate::daemon::Server;
-    use crate::source::SourceKey;
 
     /// A client whose daemon takes requests and does not answer.
     struct Hanging {
@@ -775,18 +838,19 @@ mod tests {
         client.level_failed(0);
         client.level_failed(0);
         assert!(matches!(hanging.received()[..], [Request::LevelFailed { level: 0 }]));
-        assert!(client.sums(ChunkId(1)).is_err());
+        assert!(client.sums(&[ChunkId(1)]).is_err());
         // Nor is that of a writer.
         let held = client.link();
         client.level_failed(1);
-        assert!(client.sums(ChunkId(1)).is_err() && client.verified(ChunkId(1), Pieces::ALL).is_err());
+        let good = [(ChunkId(1), Pieces::ALL)];
+        assert!(client.sums(&[ChunkId(1)]).is_err() && client.verified(&good).is_err());
         drop(held);
         assert!(client.link().connection.is_some() && hanging.received().is_empty());
         // Two late answers come before the next one.
         hanging.answer(&Answer::Done);
-        let answer = Answer::Sums { at: None, sums: Vec::new() };
+        let answer = Answer::Sums { chunks: Vec::new() };
         (0..2).for_each(|_| hanging.answer(&answer));
-        assert!(client.sums(ChunkId(1)).is_ok_and(|sums| sums.is_none()));
+        assert!(client.sums(&[ChunkId(1)]).is_ok_and(|chunks| chunks.is_empty()));
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //! 4. Pieces that another process is copying are waited for a moment, if that saves more than a
 //!    piece.
 //!
+//! In each 8 MiB that are copied, a block is read again before it is offered: a source that changes
+//! while it is read, and keeps its times, is not copied.
+//!
 //! A copy buffer is in use from the arrival of its bytes until they are written. Only the parts of
 //! 3 need one during the read: otherwise reads ahead would hold all of them.
 //!
@@ -30,6 +33,8 @@ use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;
 use crate::entry::Entry;
 use crate::offer::{Offer, OfferedChunk, OfferedPiece, SourceCheck};
+use crate::sampled::{BLOCK_BYTES, pick};
+use crate::source_sample::source_bytes;
 use crate::source_watch::{SourceWatch, now_ns};
 use crate::table::LevelState;
 use crate::tiered_files::{ALIGN_BYTES, Copies, TieredFiles};
@@ -186,8 +191,9 @@ impl TieredFiles {
     ) -> Result<(), ReadError> {
         let attached = self.client.attached();
         for transfer in transfers.iter() {
-            self.watch.begin_epoch(transfer.shard, how.epoch);
+            self.watch.begin_read(transfer.shard, how.epoch);
         }
+        self.verify_for(&attached, transfers);
         let planned: Vec<Vec<Segment>> =
             transfers.iter().map(|transfer| self.segments(&attached, transfer)).collect();
         let copies = self.copies.as_ref();
@@ -199,13 +205,36 @@ impl TieredFiles {
         if filled.is_ok() { filled } else { read(transfers) }
     }
 
+    /// Compares the copies that transfers need with their checksums, where that must be done first.
+    fn verify_for(&self, attached: &Attached, transfers: &[Transfer<'_>]) {
+        let mut chunks = Vec::new();
+        for transfer in transfers.iter().filter(|transfer| self.watch.is_usable(transfer.shard)) {
+            let shard = transfer.shard;
+            let end = (transfer.offset + transfer.into.len() as u64).min(self.files.bytes(shard));
+            let mut offset = transfer.offset;
+            while offset < end {
+                let Some((geometry, start)) = self.map.locate(At { shard, offset, direct: false }) else {
+                    break;
+                };
+                offset += geometry.bytes - start;
+                if matches!(attached.table.get(geometry.chunk), Entry::Unverified { .. })
+                    && !chunks.contains(&geometry.chunk)
+                {
+                    chunks.push(geometry.chunk);
+                }
+            }
+        }
+        self.verify(attached, &chunks);
+    }
+
     /// Whether a tier lacks bytes that the placement wants there, so that [`TieredFiles::fill`]
-    /// would copy them.
+    /// would copy them, or has copies that it would compare first.
     #[must_use]
     pub fn lacks(&self, shard: ShardId, offset: u64, length: u64) -> bool {
-        if self.copies.is_none() || !self.watch.is_copyable(shard) {
+        if !self.watch.is_usable(shard) {
             return false;
         }
+        let makes_copies = self.copies.is_some() && self.watch.is_copyable(shard);
         let attached = self.client.attached();
         let end = (offset + length).min(self.files.bytes(shard));
         let mut offset = offset;
@@ -214,8 +243,12 @@ impl TieredFiles {
             let Some((geometry, start)) = self.map.locate(at) else { return false };
             let range = start..geometry.bytes.min(start + (end - offset));
             offset += range.end - range.start;
+            if matches!(attached.table.get(geometry.chunk), Entry::Unverified { .. }) {
+                return true;
+            }
             let have = self.present(&attached, &geometry).map_or(Pieces::NONE, |(_, _, pieces)| pieces);
-            if !have.contains(geometry.touching(&range)) && (self.placement)(geometry.chunk).is_some() {
+            let is_lacking = !have.contains(geometry.touching(&range));
+            if makes_copies && is_lacking && (self.placement)(geometry.chunk).is_some() {
                 return true;
             }
         }
@@ -351,8 +384,31 @@ impl TieredFiles {
             }
             source = Arc::new(Checked);
         }
+        let bytes = chunks.iter().flat_map(|chunk| &chunk.pieces).map(|piece| u64::from(piece.bytes)).sum();
+        if copies.is_sample_due(bytes)
+            && let Some(shard) = self.differing(&buffer, &chunks)
+        {
+            self.watch.differs(shard);
+            return;
+        }
         claims.chunks.clear();
         copies.writer.offer(Offer { buffer, chunks, source });
+    }
+
+    /// The file of a block of what was read, if the source has other bytes there by now.
+    fn differing(&self, buffer: &CopyBuffer, chunks: &[OfferedChunk]) -> Option<ShardId> {
+        let seed = now_ns() as u64;
+        let chunk = chunks.get(pick(seed, 0, chunks.len().max(1) as u64) as usize)?;
+        let piece = chunk.pieces.get(pick(seed, 1, chunk.pieces.len().max(1) as u64) as usize)?;
+        let block = pick(seed, 2, u64::from(piece.bytes).div_ceil(BLOCK_BYTES).max(1)) * BLOCK_BYTES;
+        let end = (block + BLOCK_BYTES).min(u64::from(piece.bytes));
+        let (start, at) = (u64::from(piece.start) + block, piece.at + block as usize);
+        let geometry = self.map.geometry(chunk.chunk.0)?;
+        let range = start..u64::from(piece.start) + end;
+        let now = source_bytes(&self.files, &geometry, &range)?;
+        let mut first = None;
+        geometry.files_of(&range, |shard, _, _| first = first.or(Some(shard)));
+        first.filter(|_| now != buffer[at..at + now.len()])
     }
 
     /// How a segment of a transfer is copied; `None` if it is not.
@@ -445,9 +501,6 @@ impl TieredFiles {
     ) -> (Pieces, Pieces, Option<u8>) {
         if !self.watch.is_usable(shard) {
             return (Pieces::NONE, Pieces::NONE, None);
-        }
-        if matches!(attached.table.get(geometry.chunk), Entry::Unverified { .. }) {
-            self.verify(attached, geometry.chunk);
         }
         let copied = || self.present(attached, geometry).map_or(Pieces::NONE, |(_, _, pieces)| pieces);
         let mut have = copied();

@@ -35,8 +35,8 @@ pub struct SlotId {
 pub enum Entry {
     /// There is no copy.
     Absent,
-    /// The pieces were copied before the machine was started: their checksums must be compared
-    /// before they are used.
+    /// The pieces were copied for an earlier job: their checksums must be compared before they are
+    /// used.
     Unverified {
         /// Where.
         at: SlotId,

@@ -13,6 +13,7 @@
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod backing;
 mod cache_advice;
 pub mod chunk;
 mod chunk_map;
@@ -39,8 +40,10 @@ mod probe;
 mod protocol;
 mod run_client;
 mod run_options;
+mod sampled;
 mod slab_files;
 mod source;
+mod source_sample;
 mod source_watch;
 mod spec;
 mod storage;
@@ -49,11 +52,13 @@ mod thread_priority;
 mod tiered_files;
 pub mod words;
 mod writer;
+mod writers;
 
+pub use backing::backing_identity;
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
-pub use clear::clear;
+pub use clear::{clear, drop_copies};
 pub use client::{Attached, Client, Connection, DaemonAddress, Held};
 pub use copy_buffers::{CopyBuffer, CopyBuffers};
 pub use copying_reads::Fill;
@@ -67,10 +72,13 @@ pub use offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceChec
 pub use protocol::{AttachedLevel, LevelUsage, RootUsage, SourceUsage};
 pub use run_client::{RunClient, runs_usage};
 pub use run_options::{Fetch, RunOptions};
+pub use sampled::{sampled_blocks, sampled_checksum};
 pub use slab_files::SlabFiles;
 pub use source::{SETTLED_NS, Source, SourceKey, SourceState};
+pub use source_sample::differing_sources;
 pub use spec::{TierOptions, TierSpec};
 pub use storage::LevelStorage;
 pub use table::{LevelState, Table, TableWriter};
 pub use tiered_files::{Placement, TierSetup, TieredFiles};
 pub use writer::Writer;
+pub use writers::is_open_for_writing;

@@ -21,7 +21,7 @@ use crate::source::SourceKey;
 use crate::spec::TierSpec;
 
 /// Version of the messages.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Number of a data set that clients are attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,10 +38,12 @@ pub(crate) enum Request {
     Place { data_set: DataSetId, wanted: Vec<(u64, u8)> },
     /// Publish copies that stand in their slots.
     Publish { data_set: DataSetId, copied: Vec<CopiedMessage> },
-    /// Tell what must be compared before the copy of a chunk is used.
-    Sums { data_set: DataSetId, chunk: u64 },
-    /// These pieces of an unverified chunk are right.
-    Verified { data_set: DataSetId, chunk: u64, good: u16 },
+    /// Tell what must be compared before the copies of chunks are used.
+    Sums { data_set: DataSetId, chunks: Vec<u64> },
+    /// These pieces of unverified chunks are right.
+    Verified { data_set: DataSetId, good: Vec<(u64, u16)> },
+    /// The copies of this source of a data set are not its bytes.
+    SourceDiffers { data_set: DataSetId, source: usize },
     /// A level fails.
     LevelFailed { level: u8 },
     /// Begin a run, or join that with the same tiers and options. Descriptor: the client's pidfd.
@@ -52,8 +54,11 @@ pub(crate) enum Request {
     Runs,
     /// Tell what the levels hold.
     Usage,
-    /// Delete a slab that nobody uses from the level whose directory has this device and inode.
-    Clear { directory: (u64, u64) },
+    /// Delete a slab that nobody uses from the level whose directory has this device and inode; or
+    /// all copies that nobody uses of what is at or below a path.
+    Clear { directory: (u64, u64), below: Option<PathBuf> },
+    /// Forget copies of sources and of files, which are wrong, on the level with this directory.
+    Drop { directory: (u64, u64), sources: Vec<SourceKey>, files: Vec<u64> },
     /// End, unless a client uses a data set.
     Stop,
 }
@@ -80,8 +85,8 @@ pub(crate) enum Answer {
     Attached(Attachment),
     /// A slot for each chunk, where there is one.
     Placed { slots: Vec<Option<(u8, u32, u16)>> },
-    /// Checksums of an unverified chunk; none if it is verified by now, or gone.
-    Sums { at: Option<(u8, u32, u16)>, sums: Vec<PieceSum> },
+    /// Chunks, their slots and checksums; none of those that are verified by now, or gone.
+    Sums { chunks: Vec<ChunkSums> },
     /// A run, and the path that its table has once it is ready.
     OpenedRun { run: u32, table: PathBuf, warnings: Vec<String> },
     /// Facts of a run, as its user gets them.
@@ -100,6 +105,9 @@ pub(crate) enum Answer {
     /// It cannot be done.
     Refused { tier: String, problem: String, hint: String },
 }
+
+/// Number, slot and checksums of a chunk.
+pub(crate) type ChunkSums = (u64, (u8, u32, u16), Vec<PieceSum>);
 
 /// What a client needs to use a data set.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,15 +1,26 @@
 //! Whether the sources are as they were when their copies were made.
 //!
-//! The open descriptors are asked: copies must have the bytes that a read of the source gives.
+//! The open descriptors are asked: copies must have the bytes that a read of the source gives. Each
+//! shard is looked at while it is used: once in [`LOOK_EVERY`], and at the start of each epoch and
+//! once in [`ASK_EVERY`] so that the server of a network file system is asked, too. While a program
+//! of this node has a shard open for writing, its copies are neither made nor used: stores through
+//! a mapping need not change its times.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_io::ShardFiles;
 use forebay_types::ShardId;
 
 use crate::source::SourceState;
+use crate::writers::is_open_for_writing;
+
+/// Interval between two looks at a shard in use.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval between two questions to a server.
+const ASK_EVERY: Duration = Duration::from_secs(10);
 
 /// See the module header.
 pub struct SourceWatch {
@@ -17,6 +28,7 @@ pub struct SourceWatch {
     /// What each shard was when the loader was made; none where samples have files of their own.
     shards: Vec<Watched>,
     warnings: Mutex<Vec<String>>,
+    made: Instant,
 }
 
 struct Watched {
@@ -25,8 +37,21 @@ struct Watched {
     is_changed: AtomicBool,
     /// Its last change is long enough ago that the next one has another time.
     is_settled: AtomicBool,
-    /// One more than the last epoch in which it was looked at.
-    looked_at: AtomicU64,
+    /// A program of this node has it open for writing.
+    is_written: AtomicBool,
+    /// The user was told of that.
+    is_told: AtomicBool,
+    /// One more than the last epoch at whose start it was looked at.
+    epoch: AtomicU64,
+    /// When it was last looked at, and its server was last asked [ms after the watch was made].
+    looked_ms: AtomicU64,
+    asked_ms: AtomicU64,
+}
+
+impl Watched {
+    fn is_usable(&self) -> bool {
+        !self.is_changed.load(Ordering::Relaxed) && !self.is_written.load(Ordering::Relaxed)
+    }
 }
 
 impl SourceWatch {
@@ -37,10 +62,14 @@ impl SourceWatch {
             state: *state,
             is_changed: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
-            looked_at: AtomicU64::new(0),
+            is_written: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            looked_ms: AtomicU64::new(0),
+            asked_ms: AtomicU64::new(0),
         };
         let shards = if files.are_of_samples() { Vec::new() } else { states.iter().map(watched).collect() };
-        Self { files, shards, warnings: Mutex::default() }
+        Self { files, shards, warnings: Mutex::default(), made: Instant::now() }
     }
 
     fn watched(&self, shard: ShardId) -> Option<&Watched> {
@@ -50,7 +79,7 @@ impl SourceWatch {
     /// Whether copies of a shard may be read.
     #[must_use]
     pub fn is_usable(&self, shard: ShardId) -> bool {
-        self.watched(shard).is_none_or(|watched| !watched.is_changed.load(Ordering::Relaxed))
+        self.watched(shard).is_none_or(Watched::is_usable)
     }
 
     /// Whether a shard may be copied by a read that begins now. Files of one sample are looked at
@@ -58,7 +87,7 @@ impl SourceWatch {
     #[must_use]
     pub fn is_copyable(&self, shard: ShardId) -> bool {
         let Some(watched) = self.watched(shard) else { return true };
-        if watched.is_changed.load(Ordering::Relaxed) {
+        if !watched.is_usable() {
             return false;
         }
         if !watched.is_settled.load(Ordering::Relaxed) {
@@ -70,13 +99,30 @@ impl SourceWatch {
         true
     }
 
-    /// Looks at a shard once in each epoch.
-    pub fn begin_epoch(&self, shard: ShardId, epoch: u64) {
+    /// Looks at a shard that is about to be read for an epoch: at the start of each, and now and
+    /// then.
+    pub fn begin_read(&self, shard: ShardId, epoch: u64) {
         let Some(watched) = self.watched(shard) else { return };
-        if watched.looked_at.load(Ordering::Relaxed) != epoch + 1
-            && watched.looked_at.swap(epoch + 1, Ordering::Relaxed) != epoch + 1
+        if watched.epoch.load(Ordering::Relaxed) != epoch + 1
+            && watched.epoch.swap(epoch + 1, Ordering::Relaxed) != epoch + 1
         {
             self.look(shard, true);
+        } else {
+            self.look_sometimes(shard);
+        }
+    }
+
+    /// Looks at a shard in use, unless that was done a moment ago.
+    pub fn look_sometimes(&self, shard: ShardId) {
+        let Some(watched) = self.watched(shard) else { return };
+        let now_ms = self.made.elapsed().as_millis() as u64;
+        let is_due = |last: &AtomicU64, every: Duration| {
+            let before = last.load(Ordering::Relaxed);
+            now_ms.saturating_sub(before) >= every.as_millis() as u64
+                && last.compare_exchange(before, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if is_due(&watched.looked_ms, LOOK_EVERY) {
+            self.look(shard, is_due(&watched.asked_ms, ASK_EVERY));
         }
     }
 
@@ -89,22 +135,46 @@ impl SourceWatch {
         }
         self.files.times_now(shard, false).is_ok_and(|stat| {
             let state = SourceState::of_times(&stat);
-            state.bytes == self.files.bytes(shard) && state.is_settled(begun_ns)
+            state.bytes == self.files.bytes(shard) && state.is_settled(begun_ns) && !self.has_writer(shard)
         })
+    }
+
+    fn has_writer(&self, shard: ShardId) -> bool {
+        self.files.ask(shard, is_open_for_writing).is_ok_and(|answer| answer == Some(true))
     }
 
     fn look(&self, shard: ShardId, asks_server: bool) -> bool {
         let Some(watched) = self.watched(shard) else { return true };
         let Ok(stat) = self.files.times_now(shard, asks_server) else { return false };
-        if SourceState::of_times(&stat) == watched.state {
-            return !watched.is_changed.load(Ordering::Relaxed);
+        if SourceState::of_times(&stat) != watched.state {
+            if !watched.is_changed.swap(true, Ordering::Relaxed) {
+                self.warn(shard, "it was changed: its copies in tiers are not used");
+            }
+            return false;
         }
-        if !watched.is_changed.swap(true, Ordering::Relaxed) {
-            let path = self.files.path(shard);
-            let text = format!("{}: it was changed: its copies in tiers are not used", path.display());
-            self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        let is_written = self.has_writer(shard);
+        watched.is_written.store(is_written, Ordering::Relaxed);
+        if is_written && !watched.is_told.swap(true, Ordering::Relaxed) {
+            self.warn(
+                shard,
+                "a program has it open for writing: its copies in tiers are not used until it ends",
+            );
         }
-        false
+        watched.is_usable()
+    }
+
+    /// A copy is not what its source has now, though the source's times are the same.
+    pub fn differs(&self, shard: ShardId) {
+        if let Some(watched) = self.watched(shard)
+            && !watched.is_changed.swap(true, Ordering::Relaxed)
+        {
+            self.warn(shard, "it changes, and its times do not: its copies in tiers are not used");
+        }
+    }
+
+    fn warn(&self, shard: ShardId, text: &str) {
+        let text = format!("{}: {text}", self.files.path(shard).display());
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
     /// Takes what should be told to the user.

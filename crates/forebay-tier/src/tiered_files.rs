@@ -10,7 +10,7 @@ use forebay_types::ShardId;
 
 use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
-use crate::client::{Attached, Client};
+use crate::client::{Attached, CHUNKS_AT_ONCE, Client};
 use crate::copy_buffers::CopyBuffers;
 use crate::entry::{Entry, SlotId};
 use crate::error::TierError;
@@ -18,9 +18,11 @@ use crate::health::{Action, Health};
 use crate::log::PieceSum;
 use crate::memory_level::SlabMaps;
 use crate::offer::{Copied, Publisher};
+use crate::sampled::BYTES_PER_BLOCK;
 use crate::source::SourceState;
 use crate::source_watch::SourceWatch;
 use crate::spec::TierOptions;
+use crate::storage::LevelStorage;
 use crate::table::LevelState;
 use crate::writer::Writer;
 
@@ -66,6 +68,18 @@ pub struct TieredFiles {
 pub(crate) struct Copies {
     pub(crate) buffers: Arc<CopyBuffers>,
     pub(crate) writer: Writer,
+    /// Bytes that may be copied until a block is read again \[bytes\].
+    until_sample: AtomicU64,
+}
+
+impl Copies {
+    /// Whether a block of these bytes is to be read again.
+    pub(crate) fn is_sample_due(&self, bytes: u64) -> bool {
+        let left = self.until_sample.load(Ordering::Relaxed);
+        // Two threads that come at once may count for one.
+        self.until_sample.store(left.checked_sub(bytes).unwrap_or(BYTES_PER_BLOCK), Ordering::Relaxed);
+        left < bytes
+    }
 }
 
 /// What the copies of a process have come to.
@@ -107,7 +121,7 @@ impl TieredFiles {
                     Arc::new(publisher),
                     Arc::clone(&health),
                 )?;
-                Some(Copies { buffers: CopyBuffers::new(bytes), writer })
+                Some(Copies { buffers: CopyBuffers::new(bytes), writer, until_sample: AtomicU64::new(0) })
             }
         };
         let watch = Arc::new(SourceWatch::new(watched, &states));
@@ -165,6 +179,9 @@ impl TieredFiles {
         let attached = self.client.attached();
         let (mut at, end) = (offset, offset + length);
         let mut first = None;
+        if attached.levels.iter().any(|level| level.is_memory) {
+            self.watch.look_sometimes(shard);
+        }
         while at < end {
             let (geometry, start) = self.map.locate(At { shard, offset: at, direct: false })?;
             let here = (geometry.bytes - start).min(end - at);
@@ -235,21 +252,22 @@ impl TieredFiles {
         is_used.then_some((place, entry.0, entry.1))
     }
 
-    /// Compares the checksums of a chunk that was copied before the machine was started.
-    pub(crate) fn verify(&self, attached: &Attached, chunk: ChunkId) {
-        let Ok(Some((at, sums))) = self.client.sums(chunk) else { return };
-        let storage = &attached.storages[usize::from(at.level)];
-        let slot = u64::from(at.slot) * CHUNK_BYTES;
-        let is_right = |sum: &PieceSum| {
-            let mut bytes = vec![0; sum.bytes as usize];
-            let read = storage.read(at.slab, slot + u64::from(sum.start), &mut bytes);
-            read.is_ok() && crc32c::crc32c(&bytes) == sum.crc
-        };
-        let good = sums
-            .iter()
-            .filter(|sum| sum.is_valid() && is_right(sum))
-            .fold(Pieces::NONE, |good, sum| good.union(Pieces(1 << sum.piece)));
-        let _ = self.client.verified(chunk, good);
+    /// Compares the checksums of chunks that must be before they are used.
+    pub(crate) fn verify(&self, attached: &Attached, chunks: &[ChunkId]) {
+        let mut buffer = Vec::new();
+        for chunks in chunks.chunks(CHUNKS_AT_ONCE) {
+            let Ok(unverified) = self.client.sums(chunks) else { return };
+            let good: Vec<(ChunkId, Pieces)> = unverified
+                .iter()
+                .map(|found| {
+                    let storage = &attached.storages[usize::from(found.at.level)];
+                    (found.chunk, good_pieces(&**storage, found.at, &found.sums, &mut buffer))
+                })
+                .collect();
+            if !good.is_empty() {
+                let _ = self.client.verified(&good);
+            }
+        }
     }
 
     /// The span of a copy that has the byte at `at`, if there is one.
@@ -336,6 +354,35 @@ impl FileIo for TieredFiles {
         }
         answer
     }
+}
+
+/// The pieces of a slot whose bytes have their checksums. Pieces that follow each other are one
+/// read.
+pub(crate) fn good_pieces(
+    storage: &dyn LevelStorage,
+    at: SlotId,
+    sums: &[PieceSum],
+    buffer: &mut Vec<u8>,
+) -> Pieces {
+    let slot = u64::from(at.slot) * CHUNK_BYTES;
+    let mut good = Pieces::NONE;
+    let valid: Vec<&PieceSum> = sums.iter().filter(|sum| sum.is_valid()).collect();
+    for run in valid.chunk_by(|one, next| one.start + one.bytes == next.start) {
+        let (first, last) = (run[0], run[run.len() - 1]);
+        let length = (last.start + last.bytes - first.start) as usize;
+        buffer.resize(buffer.len().max(length), 0);
+        let bytes = &mut buffer[..length];
+        if storage.read(at.slab, slot + u64::from(first.start), bytes).is_err() {
+            continue;
+        }
+        for sum in run {
+            let start = (sum.start - first.start) as usize;
+            if crc32c::crc32c(&bytes[start..start + sum.bytes as usize]) == sum.crc {
+                good = good.union(Pieces(1 << sum.piece));
+            }
+        }
+    }
+    good
 }
 
 /// Publishes the copies of this process through the daemon.

@@ -162,8 +162,8 @@ fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
     let seen = |tiers: &[&str], sources: &[u8]| {
         let attached = client(tiers, sources).attached();
         let place = |chunk| match attached.table.get(ChunkId(chunk)) {
-            Entry::Present { at, .. } => attached.place_of(at.level),
-            _ => None,
+            Entry::Present { at, .. } | Entry::Unverified { at, .. } => attached.place_of(at.level),
+            Entry::Absent => None,
         };
         let places: Vec<_> = (0..attached.table.chunks()).map(place).collect();
         assert_eq!(attached.copied_chunks as usize, places.iter().flatten().count());
@@ -190,6 +190,38 @@ fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
     check();
     stop.store(true, Ordering::Relaxed);
     running.join().unwrap();
+}
+
+#[test]
+fn copies_on_disk_are_compared_again_once_nobody_uses_their_source() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = directory.path().join("tier");
+    std::fs::create_dir(&tier).unwrap();
+    let daemon = Daemon::start(directory.path());
+    let chunk = ChunkId(1);
+    let entry = |client: &Client| client.attached().table.get(chunk);
+    let first = daemon.client(&tier, 8, false);
+    let at = first.place(&[(chunk, 0)]).unwrap()[0].unwrap();
+    let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
+    first.publish(&[Copied { chunk, at, sums }]).unwrap();
+    let pieces = Pieces(1);
+    // A client beside the one that has written it trusts it.
+    let second = daemon.client(&tier, 8, false);
+    assert_eq!(entry(&second), Entry::Present { at, pieces });
+    drop((first, second));
+    let later = daemon.client(&tier, 8, false);
+    assert_eq!(entry(&later), Entry::Unverified { at, pieces });
+    later.verified(&[(chunk, pieces)]).unwrap();
+    assert_eq!(entry(&later), Entry::Present { at, pieces });
+    // Also those that an earlier daemon has published.
+    drop(later);
+    drop(daemon);
+    let daemon = Daemon::start(directory.path());
+    let last = daemon.client(&tier, 8, false);
+    assert_eq!(entry(&last), Entry::Unverified { at, pieces });
+    // One that is wrong is forgotten, and its slot stays that of its chunk.
+    last.source_differs(0).unwrap();
+    assert_eq!((entry(&last), last.place(&[(chunk, 0)]).unwrap()), (Entry::Absent, vec![Some(at)]));
 }
 
 #[test]

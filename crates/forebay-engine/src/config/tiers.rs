@@ -9,7 +9,7 @@ use forebay_plan::config::Settings;
 use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel};
 use forebay_tier::{
     CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
-    check_sources,
+    check_sources, differing_sources,
 };
 use forebay_types::{Located, Piece, SampleId};
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,14 @@ pub(crate) fn decide(
     let client = Client::attach(options.tiers.tiers.clone(), sources.clone(), daemon)?;
     for warning in client.take_warnings() {
         caller.warn(&format!("loader \"{}\": {warning}", options.name));
+    }
+    for number in differing_sources(&client, files, &map, &|| !caller.interrupted()) {
+        client.source_differs(number)?;
+        caller.warn(&format!(
+            "loader \"{}\": {}: its copies in tiers are not its bytes, though it has the same size and times: \
+             they are dropped",
+            options.name, sources[number].path
+        ));
     }
     let attached = client.attached();
     let held = attached.held();

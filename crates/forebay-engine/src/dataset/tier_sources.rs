@@ -1,5 +1,6 @@
 //! A data set as storage tiers know it: its sources, and how their bytes are cut into chunks.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::thread;
 
 use forebay_format::{Dataset, Index};
 use forebay_io::{SampleFileTable, ShardFiles};
-use forebay_tier::{ChunkMap, Source, SourceKey, SourceState, TierError};
+use forebay_tier::{ChunkMap, Source, SourceKey, SourceState, TierError, backing_identity};
 use forebay_types::ShardId;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use xxhash_rust::xxh3::xxh3_128;
@@ -49,21 +50,41 @@ pub(crate) fn sources(
             dataset.shards().iter().map(|shard| canonical(&shard.path).display().to_string()).collect();
         let state = SourceState { bytes, ..SourceState::default() };
         let path = paths.join(", ");
-        let key = SourceKey::new(Path::new(&path), &state, 0, &digest.to_le_bytes());
+        let mut fingerprint = digest.to_le_bytes().to_vec();
+        let mut backing = Backing::default();
+        for shard in dataset.shards() {
+            let stat =
+                rustix::fs::stat(&shard.path).map_err(TierError::io(&shard.path, "inspect the folder"))?;
+            fingerprint.extend(backing.of(stat.st_dev));
+        }
+        let key = SourceKey::new(Path::new(&path), &state, 0, &fingerprint);
         let newest = SourceState { bytes, modified_ns: newest_ns, changed_ns: newest_ns };
         return Ok((vec![Source { key, path, chunks: map.chunks(), bytes }], vec![newest]));
     }
     let mut states = Vec::with_capacity(files.len());
+    let mut backing = Backing::default();
     let mut sources = Vec::with_capacity(files.len());
     for (number, (shard, chunks)) in dataset.shards().iter().zip(chunks).enumerate() {
         let path = canonical(&shard.path);
         let stat = files.stat_now(ShardId(number as u32)).map_err(TierError::io(&path, "inspect"))?;
         let state = SourceState::of(&stat);
-        let key = SourceKey::new(&path, &state, stat.st_ino, &shard.fingerprint.to_le_bytes());
+        let mut fingerprint = shard.fingerprint.to_le_bytes().to_vec();
+        fingerprint.extend(backing.of(stat.st_dev));
+        let key = SourceKey::new(&path, &state, stat.st_ino, &fingerprint);
         sources.push(Source { key, path: path.display().to_string(), chunks, bytes: state.bytes });
         states.push(state);
     }
     Ok((sources, states))
+}
+
+/// What identifies the images that the devices of a data set are read from.
+#[derive(Default)]
+struct Backing(HashMap<u64, Vec<u8>>);
+
+impl Backing {
+    fn of(&mut self, device: u64) -> &[u8] {
+        self.0.entry(device).or_insert_with(|| backing_identity(device))
+    }
 }
 
 /// Files of samples.

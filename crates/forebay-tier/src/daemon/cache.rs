@@ -4,7 +4,7 @@
 //! comes or goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::file_store::RootId;
 use crate::daemon::level::{Level, LevelParts};
 use crate::daemon::replay::{Found, FoundSource};
+use crate::daemon::sums::Sums;
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
@@ -55,18 +56,18 @@ impl SourceCopies {
 struct CopyState {
     at: SlotId,
     pieces: Pieces,
-    /// What must be compared before the pieces are used.
-    unverified: Option<Vec<PieceSum>>,
+    /// Checksums of the pieces; none where they are in memory, and used without a comparison.
+    sums: Option<Sums>,
+    /// They must be compared before the pieces are used.
+    is_unverified: bool,
+    /// They were logged under another boot id.
+    is_old: bool,
 }
 
 impl CopyState {
     fn entry(&self) -> Entry {
         let Self { at, pieces, .. } = *self;
-        if self.unverified.is_some() {
-            Entry::Unverified { at, pieces }
-        } else {
-            Entry::Present { at, pieces }
-        }
+        if self.is_unverified { Entry::Unverified { at, pieces } } else { Entry::Present { at, pieces } }
     }
 }
 
@@ -164,8 +165,10 @@ impl Cache {
                 self.pending.insert((key, chunk, number), at);
                 continue;
             }
-            let unverified = (!is_recent).then_some(sums);
-            source.copies.entry((chunk, number)).or_insert(CopyState { at, pieces, unverified });
+            let sums = (!sums.is_empty()).then(|| Sums::new(&sums));
+            let (is_unverified, is_old) = (!is_recent || sums.is_some(), !is_recent);
+            let found = CopyState { at, pieces, sums, is_unverified, is_old };
+            source.copies.entry((chunk, number)).or_insert(found);
         }
         Ok(number)
     }
@@ -264,6 +267,11 @@ impl Cache {
         }
         for key in &*keys {
             let known = self.sources.get_mut(key).expect("it was just made");
+            if known.users == 0 {
+                // What nobody used may have been damaged since it was written or compared.
+                let on_disk = known.copies.values_mut().filter(|copy| copy.sums.is_some());
+                on_disk.for_each(|copy| copy.is_unverified = true);
+            }
             known.users += 1;
             known.about.used_unix_s = now;
             for level in &mut self.levels {
@@ -349,7 +357,7 @@ impl Cache {
         let data_set = self.data_sets.get(&id)?;
         let (key, chunk) = data_set.chunk_of(chunk)?;
         if let Some(copy) = self.sources[&key].copy(chunk, &data_set.levels) {
-            return (copy.unverified.is_none()).then_some(copy.at);
+            return (!copy.is_unverified).then_some(copy.at);
         }
         let is_pending = |level: &u8| self.pending.get(&(key, chunk, *level));
         if let Some(at) = data_set.levels.iter().find_map(is_pending) {
@@ -424,11 +432,16 @@ impl Cache {
             && !copied.sums.is_empty()
             && copied.sums.iter().all(PieceSum::is_valid)
             && copied.sums.is_sorted_by(|one, next| one.piece < next.piece)
-            && known.is_none_or(|known| known.unverified.is_none());
+            && known.is_none_or(|known| !known.is_unverified);
         if fits && level.log_copy(&source.about, (at.slab, at.slot), chunk, &copied.sums) {
             let copy = source.copies.entry((chunk, at.level));
-            let copy = copy.or_insert(CopyState { at, pieces, unverified: None });
+            let sums = (!level.parts.storage.is_memory()).then(|| Sums::new(&[]));
+            let new = CopyState { at, pieces, sums, is_unverified: false, is_old: false };
+            let copy = copy.or_insert(new);
             copy.pieces = copy.pieces.union(pieces);
+            if let Some(sums) = &mut copy.sums {
+                sums.add(&copied.sums);
+            }
             self.pending.remove(&(key, chunk, at.level));
             self.publish_entry(key, chunk);
         } else if level.state != before {
@@ -442,7 +455,7 @@ impl Cache {
         let data_set = self.data_sets.get(&id)?;
         let (key, chunk) = data_set.chunk_of(chunk)?;
         let copy = self.sources.get(&key)?.copy(chunk, &data_set.levels)?;
-        copy.unverified.clone().map(|sums| (copy.at, sums))
+        copy.is_unverified.then(|| (copy.at, copy.sums.as_ref().map_or_else(Vec::new, Sums::to_vec)))
     }
 
     /// A client compared the pieces of an unverified chunk: these are right. Where none is, the
@@ -453,20 +466,81 @@ impl Cache {
         let source = self.sources.get_mut(&key)?;
         let number = source.copy(chunk, &data_set.levels)?.at.level;
         let copy = source.copies.get_mut(&(chunk, number))?;
-        let sums = copy.unverified.take()?;
-        let (at, good_sums): (_, Vec<PieceSum>) =
-            (copy.at, sums.into_iter().filter(|sum| good.contains(Pieces(1 << sum.piece))).collect());
+        if !std::mem::take(&mut copy.is_unverified) {
+            return None;
+        }
+        let sums = copy.sums.as_ref().map_or_else(Vec::new, Sums::to_vec);
+        let is_good = |sum: &PieceSum| good.contains(Pieces(1 << sum.piece));
+        let good_sums: Vec<PieceSum> = sums.into_iter().filter(is_good).collect();
+        let (at, is_old) = (copy.at, std::mem::take(&mut copy.is_old));
         copy.pieces = copy.pieces.intersection(good);
         let level = &mut self.levels[usize::from(at.level)];
+        copy.sums = (!level.parts.storage.is_memory()).then(|| Sums::new(&good_sums));
         if good_sums.is_empty() {
             source.copies.remove(&(chunk, number));
             level.drop_copy(at.slab, at.slot);
             self.pending.insert((key, chunk, number), at);
-        } else {
+        } else if is_old {
             level.log_copy(&source.about, (at.slab, at.slot), chunk, &good_sums);
         }
         self.publish_entry(key, chunk);
         Some(())
+    }
+
+    /// A client found that the copies of a source of its data set are not the source's bytes.
+    pub(super) fn source_differs(&mut self, id: DataSetId, number: usize) -> Option<()> {
+        let key = self.data_sets.get(&id)?.sources.get(number)?.key;
+        for level in 0..self.levels.len() as u8 {
+            self.drop_copies(&key, level);
+        }
+        Some(())
+    }
+
+    /// Forgets the copies of a source on a level, also while clients use them: they are wrong. Each
+    /// slot stays that of its chunk.
+    pub fn drop_copies(&mut self, key: &SourceKey, level: u8) {
+        let Some(source) = self.sources.get_mut(key) else { return };
+        let here = source.copies.iter().filter(|((_, on), _)| *on == level);
+        let dropped: Vec<(u64, SlotId)> = here.map(|((chunk, _), copy)| (*chunk, copy.at)).collect();
+        source.copies.retain(|(_, on), _| *on != level);
+        let Some(store) = self.levels.get_mut(usize::from(level)) else { return };
+        for (_, at) in &dropped {
+            store.drop_copy(at.slab, at.slot);
+        }
+        for (chunk, at) in dropped {
+            self.pending.insert((*key, chunk, level), at);
+            self.publish_entry(*key, chunk);
+        }
+    }
+
+    /// Deletes the copies of what is at or below a path, and that nobody uses, from a level;
+    /// returns the space that was given back \[bytes\]. Slots in slabs of other sources, too, stay
+    /// taken.
+    pub fn clear_source(&mut self, number: u8, path: &Path) -> u64 {
+        let is_wanted = |source: &SourceCopies| source.users == 0 && source.about.is_below(path);
+        let wanted: HashSet<SourceKey> =
+            self.sources.iter().filter(|(_, source)| is_wanted(source)).map(|(key, _)| *key).collect();
+        let level = &mut self.levels[usize::from(number)];
+        let (before, mut gone) = (level.taken_bytes(), Vec::new());
+        level.remove_slabs_of(&wanted, &mut gone);
+        level.delete_files(&level.files.unused_below(path));
+        let freed = before - level.taken_bytes();
+        self.forget(number, &gone);
+        for key in &wanted {
+            self.drop_copies(key, number);
+        }
+        freed
+    }
+
+    /// Deletes copies of files, unless a run uses them; returns the space that was given back
+    /// \[bytes\].
+    pub fn drop_files(&mut self, number: u8, files: &[u64]) -> u64 {
+        let level = &mut self.levels[usize::from(number)];
+        let before = level.taken_bytes();
+        let unused: HashSet<u64> = level.files.unused_below(Path::new("/")).into_iter().collect();
+        let files: Vec<u64> = files.iter().copied().filter(|file| unused.contains(file)).collect();
+        level.delete_files(&files);
+        before - level.taken_bytes()
     }
 
     /// A client found that a level fails: nobody uses it any more.

@@ -184,6 +184,14 @@ impl FileStore {
         self.files.iter().filter(|(_, held)| held.root == root).map(|(number, _)| *number).collect()
     }
 
+    /// Copies of files at or below a path that no run uses.
+    pub(super) fn unused_below(&self, path: &Path) -> Vec<u64> {
+        let is_used = |held: &HeldFile| self.roots.get(&held.root).is_some_and(|root| root.users > 0);
+        let unused =
+            self.files.iter().filter(|(_, held)| !is_used(held) && held.source_path().starts_with(path));
+        unused.map(|(number, _)| *number).collect()
+    }
+
     /// A run begins to use a root; the record that says so.
     pub(super) fn use_root(&mut self, path: &Path, now_unix_s: u64) -> Option<Record> {
         let root = self.roots.entry(path.to_owned()).or_default();

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::chunk::CHUNK_BYTES;
@@ -14,8 +14,9 @@ use crate::daemon::file_store::FileStore;
 use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
 use crate::error::TierError;
 use crate::protocol::{LevelUsage, SourceUsage};
+use crate::sampled::read_all;
 use crate::slab_files::SlabFiles;
-use crate::source::SourceKey;
+use crate::source::{SourceKey, SourceState};
 use crate::storage::LevelStorage;
 
 /// A tier whose log was read.
@@ -57,6 +58,37 @@ pub struct Verified {
     /// Bytes after the last sound record of the log. They are ignored, and so are copies that only
     /// they tell of.
     pub lost_log_bytes: u64,
+}
+
+/// What a comparison of copies with their sources found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ComparedSources {
+    /// Pieces, and copies of files, that were compared.
+    pub pieces: u64,
+    /// Their bytes \[bytes\].
+    pub bytes: u64,
+    /// Sources whose copies differ.
+    pub differing: Vec<DifferingSource>,
+    /// Sources that were changed after their copies were last used, or are gone: these copies are
+    /// not used any more.
+    pub outdated: Vec<String>,
+    /// Sources that were not compared: folders of one file per sample, whose order their index has.
+    pub folders: Vec<String>,
+}
+
+/// A source whose copies are not its bytes, though it was not changed after their last use.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DifferingSource {
+    /// Where the source is.
+    pub source: String,
+    /// Its key; none for a file that a run has copied.
+    pub key: Option<SourceKey>,
+    /// Number of the copy of a file that a run has made.
+    pub file: Option<u64>,
+    /// Pieces that differ.
+    pub pieces: u64,
+    /// First byte of the source in the first of them \[bytes\].
+    pub offset: u64,
 }
 
 impl StoredTier {
@@ -194,6 +226,106 @@ impl StoredTier {
         verified
     }
 
+    /// Compares every piece, and every copy of a file, with its source. `progress` is as for
+    /// [`StoredTier::verify`].
+    pub fn compare(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> ComparedSources {
+        let pieces: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
+        let all = pieces + self.files.files().count() as u64;
+        let mut compared = ComparedSources::default();
+        let mut done = 0;
+        for source in &self.sources {
+            let here: Vec<&Found> = self.copies.iter().filter(|found| found.key == source.key).collect();
+            let of_source: u64 = here.iter().map(|found| found.sums.len() as u64).sum();
+            if of_source == 0 {
+                continue;
+            }
+            let changed_by = i64::try_from(source.used_unix_s).unwrap_or(i64::MAX);
+            match open_unchanged(Path::new(&source.path), source.bytes, changed_by) {
+                Ok(file) => {
+                    if !self.compare_source(source, &here, &file, (done, all), &mut compared, progress) {
+                        return compared;
+                    }
+                }
+                Err(true) => compared.folders.push(source.path.clone()),
+                Err(false) => compared.outdated.push(source.path.clone()),
+            }
+            done += of_source;
+        }
+        for (number, held) in self.files.files() {
+            if !progress(done, all) {
+                return compared;
+            }
+            done += 1;
+            let path = held.source_path();
+            let bytes = held.source.identity.bytes;
+            // A file with other times is another one: its copy is not used.
+            let is_same = |file: &File| {
+                rustix::fs::fstat(file).is_ok_and(|stat| {
+                    let (now, then) = (SourceState::of(&stat), &held.source.identity);
+                    (now.modified_ns, now.changed_ns) == (then.modified_ns, then.changed_ns)
+                })
+            };
+            let file = open_unchanged(&path, bytes, i64::MAX).ok().filter(is_same);
+            let (Some(file), Ok(copy)) = (file, self.files.open_file(number)) else {
+                compared.outdated.push(path.display().to_string());
+                continue;
+            };
+            compared.pieces += 1;
+            compared.bytes += bytes;
+            if let Some(offset) = first_difference(&file, &File::from(copy), bytes) {
+                compared.differing.push(DifferingSource {
+                    source: path.display().to_string(),
+                    key: None,
+                    file: Some(number),
+                    pieces: 1,
+                    offset,
+                });
+            }
+        }
+        compared
+    }
+
+    /// Compares the pieces of a source; false if it is not to go on.
+    fn compare_source(
+        &self,
+        source: &FoundSource,
+        here: &[&Found],
+        file: &File,
+        (mut done, all): (u64, u64),
+        compared: &mut ComparedSources,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> bool {
+        let (mut copy, mut now) = (Vec::new(), Vec::new());
+        let mut differing: Option<DifferingSource> = None;
+        for found in here {
+            if !progress(done, all) {
+                return false;
+            }
+            for sum in &found.sums {
+                done += 1;
+                let offset = found.chunk * CHUNK_BYTES + u64::from(sum.start);
+                copy.resize(sum.bytes as usize, 0);
+                now.resize(sum.bytes as usize, 0);
+                let slot = u64::from(found.slot) * CHUNK_BYTES + u64::from(sum.start);
+                // What cannot be read is not served: `verify` names it.
+                if self.storage.read(found.slab, slot, &mut copy).is_err() {
+                    continue;
+                }
+                compared.pieces += 1;
+                compared.bytes += u64::from(sum.bytes);
+                if read_all(file, offset, &mut now).is_err() || now != copy {
+                    let (key, path) = (Some(source.key), source.path.clone());
+                    let new = DifferingSource { source: path, key, file: None, pieces: 0, offset };
+                    let entry = differing.get_or_insert(new);
+                    entry.pieces += 1;
+                    entry.offset = entry.offset.min(offset);
+                }
+            }
+        }
+        compared.differing.extend(differing);
+        true
+    }
+
     /// Checksum of the copy of a file.
     fn checksum(&self, number: u64, bytes: u64) -> io::Result<u32> {
         let mut file = File::from(self.files.open_file(number)?);
@@ -212,4 +344,35 @@ impl StoredTier {
             }
         }
     }
+}
+
+/// A source that has this size and was last changed at the latest then [s since 1970]; else whether
+/// it is a folder.
+fn open_unchanged(path: &Path, bytes: u64, changed_by: i64) -> Result<File, bool> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
+        // Several folders are named together.
+        let first = path.to_str().and_then(|path| path.split(", ").next());
+        return Err(first.is_some_and(|first| Path::new(first).is_dir()));
+    };
+    let stat = rustix::fs::fstat(&file).map_err(|_| false)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Err(true),
+        FileType::RegularFile if stat.st_size as u64 == bytes && stat.st_ctime <= changed_by => {
+            Ok(File::from(file))
+        }
+        _ => Err(false),
+    }
+}
+
+/// The first byte of the first block in which two files differ.
+fn first_difference(one: &File, other: &File, bytes: u64) -> Option<u64> {
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    (0..bytes).step_by(CHUNK_BYTES as usize).find(|start| {
+        let length = CHUNK_BYTES.min(bytes - start) as usize;
+        here.resize(length, 0);
+        there.resize(length, 0);
+        let is_read = read_all(one, *start, &mut here).is_ok() && read_all(other, *start, &mut there).is_ok();
+        !is_read || here != there
+    })
 }

@@ -73,7 +73,8 @@ impl Level {
         sources: &mut Vec<FoundSource>,
         copies: &mut Vec<Found>,
     ) -> Result<Self, TierError> {
-        let mut replay = Replay::new(boot);
+        // What is in memory is used without a comparison.
+        let mut replay = Replay::new(boot, !parts.storage.is_memory());
         let mut each = |record| replay.take(record);
         let mut state = LevelState::Open;
         let mut log = None;
@@ -276,6 +277,24 @@ impl Level {
             return true;
         }
         let Some((_, number)) = oldest else { return false };
+        self.remove_slab(number, gone)
+    }
+
+    /// Deletes the slabs that hold nothing but these sources.
+    pub(super) fn remove_slabs_of(&mut self, keys: &HashSet<SourceKey>, gone: &mut Vec<(SourceKey, u64)>) {
+        let is_of =
+            |slab: &Slab| slab.held().next().is_some() && slab.held().all(|(key, _)| keys.contains(&key));
+        let slabs: Vec<u32> =
+            self.slabs.iter().filter(|(_, slab)| is_of(slab)).map(|(number, _)| *number).collect();
+        for number in slabs {
+            if !self.remove_slab(number, gone) {
+                return;
+            }
+        }
+    }
+
+    /// Deletes a slab; what it held is added to `gone`.
+    fn remove_slab(&mut self, number: u32, gone: &mut Vec<(SourceKey, u64)>) -> bool {
         // Logged first: a record without its slab does no harm, as the file is looked for.
         if !self.append(&[Record::SlabGone { slab: number }]) {
             return false;

@@ -1,6 +1,7 @@
 //! The tier daemon: one per user and node, which owns quotas, slots and logs.
 //!
-//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `replay`: what a log comes
+//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `sums`: its
+//!   checksums. `replay`: what a log comes
 //!   to.
 //! - `cache`: which chunks have copies where, and who uses them.
 //! - `files`: the same for copies of whole files. `file_store`: those of one level.
@@ -17,9 +18,10 @@ mod replay;
 mod run;
 mod server;
 mod slab;
+mod sums;
 
 pub use cache::Cache;
-pub use inspect::{DamagedPiece, StoredTier, Verified};
+pub use inspect::{ComparedSources, DamagedPiece, DifferingSource, StoredTier, Verified};
 pub use level::LevelParts;
 pub use server::{Server, socket_path};
 pub(crate) use server::{boot_id, locked};

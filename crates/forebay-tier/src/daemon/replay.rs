@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::chunk::Pieces;
 use crate::daemon::slab::{Slab, Slot};
+use crate::daemon::sums::add_sums;
 use crate::error::TierError;
 use crate::log::{CopyRecord, FileCopyRecord, Log, PieceSum, Record};
 use crate::source::SourceKey;
@@ -33,6 +34,14 @@ pub(super) struct FoundSource {
     pub(super) used_unix_s: u64,
 }
 
+impl FoundSource {
+    /// Whether it is at or below a path. Folders of one data set are named together.
+    pub(super) fn is_below(&self, path: &Path) -> bool {
+        Path::new(&self.path).starts_with(path)
+            || self.path.split(", ").any(|folder| Path::new(folder).starts_with(path))
+    }
+}
+
 /// What a log tells of, with all checksums.
 pub(super) struct ReadLog {
     pub(super) sources: Vec<FoundSource>,
@@ -44,7 +53,7 @@ pub(super) struct ReadLog {
 
 /// Reads a log without changing anything.
 pub(super) fn read_log(directory: BorrowedFd<'_>, path: &Path, boot: u128) -> Result<ReadLog, TierError> {
-    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
+    let mut replay = Replay::new(boot, true);
     let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
     let copies = found_in(replay.held).collect();
     Ok(ReadLog { sources: replay.sources.into_values().collect(), copies, files: replay.files, lost_bytes })
@@ -102,24 +111,10 @@ pub(super) struct Held {
     is_recent: bool,
 }
 
-impl Held {
-    fn add_sums(&mut self, sums: Vec<PieceSum>) {
-        if self.sums.is_empty() {
-            self.sums = sums;
-            return;
-        }
-        for sum in sums {
-            match self.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
-                Ok(at) => self.sums[at] = sum,
-                Err(at) => self.sums.insert(at, sum),
-            }
-        }
-    }
-}
-
 impl Replay {
-    pub(super) fn new(boot: u128) -> Self {
-        Self { boot, ..Self::default() }
+    /// `keeps_sums`: also of copies that were made since the machine was started.
+    pub(super) fn new(boot: u128, keeps_sums: bool) -> Self {
+        Self { boot, keeps_sums, ..Self::default() }
     }
 
     pub(super) fn take(&mut self, record: Record) {
@@ -182,7 +177,7 @@ impl Replay {
                 held.is_recent = is_recent && (held.is_recent || is_all);
                 held.pieces = held.pieces.union(pieces);
                 if keeps_sums || !held.is_recent {
-                    held.add_sums(sums);
+                    add_sums(&mut held.sums, &sums);
                 }
             }
         }

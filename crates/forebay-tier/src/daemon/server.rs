@@ -227,12 +227,23 @@ impl Server {
                 self.cache().publish(data_set, &copied);
                 Answer::Done
             }
-            Request::Sums { data_set, chunk } => match self.cache().sums(data_set, ChunkId(chunk)) {
-                Some((at, sums)) => Answer::Sums { at: Some(slot(at)), sums },
-                None => Answer::Sums { at: None, sums: Vec::new() },
-            },
-            Request::Verified { data_set, chunk, good } => {
-                self.cache().verified(data_set, ChunkId(chunk), Pieces(good));
+            Request::Sums { data_set, chunks } => {
+                let cache = self.cache();
+                let sums = |chunk| {
+                    let (at, sums) = cache.sums(data_set, ChunkId(chunk))?;
+                    Some((chunk, slot(at), sums))
+                };
+                Answer::Sums { chunks: chunks.into_iter().filter_map(sums).collect() }
+            }
+            Request::Verified { data_set, good } => {
+                let mut cache = self.cache();
+                for (chunk, good) in good {
+                    cache.verified(data_set, ChunkId(chunk), Pieces(good));
+                }
+                Answer::Done
+            }
+            Request::SourceDiffers { data_set, source } => {
+                self.cache().source_differs(data_set, source);
                 Answer::Done
             }
             Request::LevelFailed { level } => {
@@ -263,9 +274,23 @@ impl Server {
                 fds.push(to_memory(&self.cache().usage())?);
                 Answer::Usage { clients: self.users(), pid: std::process::id() }
             }
-            Request::Clear { directory } => {
+            Request::Clear { directory, below } => {
                 let level = self.levels.get(&directory).map(|level| level.number);
-                let bytes = level.and_then(|level| self.cache().clear_one(level));
+                let bytes = level.and_then(|level| match below {
+                    Some(path) => Some(self.cache().clear_source(level, &path)),
+                    None => self.cache().clear_one(level),
+                });
+                Answer::Cleared { is_level: level.is_some(), bytes }
+            }
+            Request::Drop { directory, sources, files } => {
+                let level = self.levels.get(&directory).map(|level| level.number);
+                let bytes = level.map(|level| {
+                    let mut cache = self.cache();
+                    for key in &sources {
+                        cache.drop_copies(key, level);
+                    }
+                    cache.drop_files(level, &files)
+                });
                 Answer::Cleared { is_level: level.is_some(), bytes }
             }
             Request::Stop => {
