@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
+import tarfile
 
 import pytest
 from click.testing import CliRunner
@@ -72,9 +74,9 @@ def test_the_copies_of_a_tier_are_listed_verified_and_cleared(filled):
 def test_nothing_is_made_where_there_is_no_tier(daemon, tmp_path):  # noqa: F811
     tmp_path = tmp_path / "tier"
     tmp_path.mkdir()
-    assert json.loads(run("ls", tmp_path, "--json")) == {"levels": [], "daemon": None}
+    assert json.loads(run("ls", tmp_path, "--json")) == {"levels": [], "daemon": None, "sidecars": []}
     assert json.loads(run("verify", tmp_path, "--json")) == {"tiers": {}}
-    assert json.loads(run("clear", tmp_path, "--json")) == {"freed_bytes": 0, "in_use": {}}
+    assert json.loads(run("clear", tmp_path, "--json")) == {"freed_bytes": 0, "in_use": {}, "sidecars": 0}
     assert "no tier daemon" in run("stop")
     assert list(tmp_path.iterdir()) == []
 
@@ -122,13 +124,20 @@ def test_with_a_daemon_only_the_named_tier_is_cleared(filled, tmp_path):
 def test_what_a_loader_uses_is_neither_cleared_nor_stopped(filled):
     path, data, daemon = filled  # noqa: F811
     loader = make(data, path)
-    assert json.loads(run("clear", path, "--json")) == {"freed_bytes": 0, "in_use": {str(path): [str(data)]}}
+    cleared = json.loads(run("clear", path, "--json"))
+    assert cleared == {"freed_bytes": 0, "in_use": {str(path): [str(data)]}, "sidecars": 0}
     assert daemon.pieces() == PIECES
-    assert json.loads(run("stop", "--json", status=1)) == {"daemon": True, "clients": 1}
-    assert len(daemon.pids()) == 1
+    (pid,) = daemon.pids()
+
+    def stop(status=0):
+        found = json.loads(run("stop", "--json", status=status))
+        return found["daemon"], found["clients"], found["pid"]
+
+    assert stop(status=1) == (True, 1, pid)
+    assert daemon.pids() == [pid]
     loader.close()
-    assert json.loads(run("stop", "--json")) == {"daemon": True, "clients": 0}
-    assert json.loads(run("stop", "--json")) == {"daemon": False, "clients": 0}
+    assert stop() == (True, 0, pid)
+    assert stop() == (False, 0, None)
 
 
 def test_copies_of_a_running_loader_are_verified(tier_data, daemon, tmp_path):  # noqa: F811
@@ -154,3 +163,60 @@ def test_a_tier_that_is_no_directory_is_an_error(daemon, tmp_path, command):  # 
         result = CliRunner().invoke(cli, ["cache", command, str(tmp_path / name)])
         assert isinstance(result.exception, forebay.StorageError)
         assert (result.exception.errno, result.exception.filename) == (number, str(tmp_path / name))
+
+
+def test_copies_are_compared_with_their_sources(filled, tmp_path):
+    path, data, running = filled
+    compared = json.loads(run("verify", path, "--against-source", "--json"))["tiers"][str(path)]
+    assert (compared["pieces"], compared["bytes"]) == (PIECES, DATA_BYTES)
+    assert (compared["differing"], compared["outdated"], compared["folders"]) == ([], [], [])
+    slab = min((path / "forebay-0/v1/slabs").iterdir())
+    contents = bytearray(slab.read_bytes())
+    for at in (70_000, 200_000):
+        contents[at] ^= 1
+    slab.write_bytes(contents)
+    text = run("verify", path, "--against-source", status=1)
+    assert all(one in text for one in (str(data), "2 piece(s) differ", "--drop"))
+    assert running.pieces() == PIECES
+    dropped = json.loads(run("verify", path, "--against-source", "--drop", "--json", status=1))
+    assert dropped["tiers"][str(path)]["dropped"]
+    assert running.pieces() == 0
+    run("verify", path, "--against-source")
+    running.end()
+    assert json.loads(run("verify", path, "--against-source", "--json"))["tiers"][str(path)]["pieces"] == 0
+    run("verify", path, "--drop", status=2)
+
+
+def test_copies_of_one_source_are_cleared(filled, tmp_path):
+    path, data, running = filled
+    other = tmp_path / "other.raw"
+    other.write_bytes(data.read_bytes())
+    tier_support.settle([other])
+    make(other, path).close()
+    assert running.pieces() == 2 * PIECES
+    freed = json.loads(run("clear", path, "--source", other, "--json"))["freed_bytes"]
+    assert freed >= DATA_BYTES
+    (source,) = json.loads(run("ls", path, "--json"))["levels"][0]["sources"]
+    assert source["path"] == str(data)
+    # Without a daemon, and by a directory above it.
+    running.end()
+    run("clear", path, "--source", data.parent)
+    assert json.loads(run("ls", path, "--json"))["levels"][0]["sources"] == []
+
+
+def test_sidecars_of_indexes_are_listed_and_cleared(daemon, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("FOREBAY_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(3):
+            entry = tarfile.TarInfo(f"{number}.bin")
+            entry.size = 4
+            archive.addfile(entry, io.BytesIO(b"abcd"))
+    result = CliRunner().invoke(cli, ["index", str(path)])
+    assert result.exit_code == 0, result.output
+    (sidecar,) = json.loads(run("ls", "--json"))["sidecars"]
+    assert (len(sidecar["names"]), sidecar["samples"], sidecar["format"]) == (1, 3, "tar")
+    assert sidecar["names"][0].endswith("x.tar")
+    assert "x.tar" in run("ls")
+    assert json.loads(run("clear", "--json"))["sidecars"] == 1
+    assert json.loads(run("ls", "--json"))["sidecars"] == []

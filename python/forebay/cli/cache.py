@@ -33,7 +33,7 @@ _tiers = click.argument("tiers", nargs=-1, metavar="[TIER]...", type=click.Path(
 @as_json
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Show, check or delete what the storage tiers hold; list it without a command.
+    """Show, check or delete what the storage tiers hold, and sidecars; list it without a command.
 
     TIER is a directory as in `tiers=`. Without one, the commands take the tiers of the running tier
     daemon, of FOREBAY_TIERS and of the configuration files.
@@ -46,14 +46,15 @@ def command(context: click.Context, as_json: bool) -> None:
 @_tiers
 @as_json
 def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
-    """List the copies of each tier by source."""
+    """List the copies of each tier by source; without TIER, also the sidecars of indexes."""
     from forebay.cli.output import bytes_text, print_json, print_pairs, print_table
 
     daemon = _daemon()
     levels = _levels(tiers, daemon)
     running = {"pid": daemon["pid"], "clients": daemon["clients"]} if daemon else None
+    kept = [] if tiers else _sidecars()
     if as_json:
-        print_json({"levels": levels, "daemon": running})
+        print_json({"levels": levels, "daemon": running, "sidecars": kept})
         return
     if running is None:
         click.echo(_NO_DAEMON)
@@ -105,18 +106,53 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
             )
         if (more := len(level["roots"]) - _LISTED) > 0:
             click.echo(f"and {more} more sources of forebay run (--json lists all)")
+    if kept:
+        click.echo()
+        size = bytes_text(sum(one["bytes"] for one in kept))
+        click.echo(f"sidecars of indexes: {len(kept)}, {size}, in {Path(kept[0]['path']).parent}")
+        print_table(
+            ("data set", "format", "samples", "size", "written"),
+            [
+                (
+                    one["names"][0] + (f" and {one['files'] - 1} more" if one["files"] > 1 else "")
+                    if one["names"]
+                    else "(not readable)",
+                    one["format"] or "-",
+                    f"{one['samples']:,}",
+                    bytes_text(one["bytes"]),
+                    time.strftime("%Y-%m-%d %H:%M", time.localtime(one["written_unix_s"])),
+                )
+                for one in kept[:_LISTED]
+            ],
+        )
+        if (more := len(kept) - _LISTED) > 0:
+            click.echo(f"and {more} more sidecars (--json lists all)")
 
 
 @command.command("verify")
 @_tiers
+@click.option(
+    "--against-source",
+    is_flag=True,
+    help="Compare the copies with their sources as well: reads as much of the sources as is copied.",
+)
+@click.option("--drop", is_flag=True, help="Drop copies that differ from their sources.")
 @as_json
-def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
-    """Compare all copies with their checksums; exit with 1 if any is damaged."""
+def verify(tiers: tuple[Path, ...], against_source: bool, drop: bool, as_json: bool) -> None:
+    """Compare all copies with their checksums; exit with 1 if any is damaged.
+
+    Example: forebay cache verify --against-source --drop
+    """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, progress
 
+    if drop and not against_source:
+        raise click.UsageError("--drop is for --against-source")
     found: dict[str, Any] = {}
     paths = _paths(tiers, _daemon())
+    if against_source:
+        _compare(paths, drop, as_json)
+        return
     with progress() as report:
         for tier in paths:
             answer = _native.verify_tier(tier, progress=report)
@@ -142,26 +178,93 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
         raise SystemExit(1)
 
 
+def _compare(paths: list[Path], drop: bool, as_json: bool) -> None:
+    """Compare the copies of tiers with their sources."""
+    from forebay import _native
+    from forebay.cli.output import bytes_text, print_json, progress
+
+    found: dict[str, Any] = {}
+    with progress() as report:
+        for tier in paths:
+            answer = _native.compare_tier(tier, progress=report)
+            if answer is not None:
+                found[str(tier)] = json.loads(answer)
+    for name, compared in found.items():
+        differing = compared["differing"]
+        compared["dropped"] = bool(drop and differing)
+        if drop and differing:
+            keys = [one["key"] for one in differing if one["key"] is not None]
+            files = [one["file"] for one in differing if one["file"] is not None]
+            _native.drop_copies_of_tier(Path(name), keys, files)
+    if as_json:
+        print_json({"tiers": found})
+    else:
+        for name, compared in found.items():
+            click.echo(
+                f"{name}: {compared['pieces']} pieces and files, {bytes_text(compared['bytes'])} compared, "
+                f"{len(compared['differing'])} source(s) differ"
+            )
+            for one in compared["differing"]:
+                what = "its copy differs" if one["key"] is None else f"{one['pieces']} piece(s) differ"
+                click.echo(f"{one['source']}: {what}, first at byte {one['offset']}")
+            if outdated := len(compared["outdated"]):
+                click.echo(f"{name}: {outdated} source(s) changed or are gone: their copies are not used")
+            for folder in compared["folders"]:
+                click.echo(
+                    f"{folder}: not compared: a folder of one file per sample (a loader compares a sample)"
+                )
+            if compared["dropped"]:
+                click.echo(f"{name}: the copies that differ are dropped")
+            elif compared["differing"]:
+                click.echo("hint: --drop drops the copies that differ", err=True)
+        if not found:
+            click.echo("no tier holds copies of this user")
+    if any(compared["differing"] for compared in found.values()):
+        raise SystemExit(1)
+
+
 @command.command("clear")
 @_tiers
+@click.option(
+    "--source",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Delete only copies of the data at or below PATH, which need not exist any more.",
+)
 @as_json
-def clear(tiers: tuple[Path, ...], as_json: bool) -> None:
-    """Delete the copies that no loader and no run uses."""
+def clear(tiers: tuple[Path, ...], source: Path | None, as_json: bool) -> None:
+    """Delete the copies that no loader and no run uses; without TIER, also the sidecars of indexes.
+
+    Example: forebay cache clear --source /lustre/train.tfrecord
+    """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, progress
 
     paths = _paths(tiers, _daemon())
+    real = None if source is None else Path(os.path.realpath(source))
     with progress() as report:
-        freed = _native.clear_tiers(paths, progress=report)
+        freed = _native.clear_tiers(paths, source=real, progress=report)
+    # Loaders have read theirs: the next one makes it again.
+    kept_sidecars = [] if tiers or source is not None else _sidecars()
+    for one in kept_sidecars:
+        Path(one["path"]).unlink(missing_ok=True)
     kept = {
         level["name"]: used
         for level in _levels(tiers, _daemon())
-        if (used := [one["path"] for one in (*level["sources"], *level["roots"]) if one["is_used"]])
+        if (
+            used := [
+                one["path"]
+                for one in (*level["sources"], *level["roots"])
+                if one["is_used"] and (real is None or Path(one["path"]).is_relative_to(real))
+            ]
+        )
     }
     if as_json:
-        print_json({"freed_bytes": freed, "in_use": kept})
+        print_json({"freed_bytes": freed, "in_use": kept, "sidecars": len(kept_sidecars)})
         return
     click.echo(f"{bytes_text(freed)} given back")
+    if kept_sidecars:
+        click.echo(f"{len(kept_sidecars)} sidecar(s) of indexes deleted")
     for name, sources in kept.items():
         click.echo(f"{name}: kept the copies of {len(sources)} source(s) that are in use")
 
@@ -175,14 +278,24 @@ def stop(as_json: bool) -> None:
 
     daemon = _daemon()
     clients = None if daemon is None else _native.stop_tiers()
+    pid = None if daemon is None or clients is None else daemon["pid"]
+    others = _daemons_elsewhere(pid)
     if as_json:
-        print_json({"daemon": clients is not None, "clients": clients or 0})
+        print_json({"daemon": clients is not None, "clients": clients or 0, "pid": pid, "others": others})
     elif daemon is None or clients is None:
         click.echo(_NO_DAEMON)
     elif clients:
         click.echo(f"process {daemon['pid']} goes on: {clients} process(es) use it", err=True)
     else:
-        click.echo(f"process {daemon['pid']} ends")
+        names = ", ".join(level["name"] for level in daemon["levels"]) or "none"
+        click.echo(f"the tier daemon, process {daemon['pid']}, ends (tiers: {names})")
+    if not as_json:
+        for one in others:
+            click.echo(
+                f"process {one['pid']} is a tier daemon of this user, too, with another runtime directory\n"
+                f"hint: FOREBAY_RUNTIME_DIR={one['runtime_directory']} forebay cache stop",
+                err=True,
+            )
     if clients:
         raise SystemExit(1)
 
@@ -196,6 +309,45 @@ def _daemon() -> dict[str, Any] | None:
 
     known = _native.tiers_usage()
     return None if known is None else dict(json.loads(known))
+
+
+def _daemons_elsewhere(own: int | None) -> list[dict[str, Any]]:
+    """Return this user's tier daemons that serve another runtime directory."""
+    from forebay import _native
+
+    found = []
+    here = str(_native.runtime_directory(make=False))
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not process.name.isdigit() or process.stat().st_uid != os.geteuid():
+                continue
+            if b"forebay.tools.tiers" not in (process / "cmdline").read_bytes().split(b"\0"):
+                continue
+            variables = (process / "environ").read_bytes().split(b"\0")
+            named = [one for one in variables if one.startswith(b"FOREBAY_RUNTIME_DIR=")]
+            place = os.fsdecode(named[0].partition(b"=")[2]) if named else None
+            if place is not None and place != here and int(process.name) != own:
+                found.append({"pid": int(process.name), "runtime_directory": place})
+    return sorted(found, key=lambda one: one["pid"])
+
+
+def _sidecars() -> list[dict[str, Any]]:
+    """Return the sidecars of indexes in the user's cache directory, the newest first."""
+    from forebay import _native
+
+    found = []
+    directory = _native.sidecar_directory()
+    with contextlib.suppress(OSError):
+        for path in [] if directory is None else directory.glob("*.forebay"):
+            stat = path.lstat()
+            if path.is_symlink() or stat.st_uid != os.geteuid():
+                continue
+            facts: dict[str, Any] = {"format": None, "samples": 0, "files": 0, "names": []}
+            facts |= json.loads(_native.describe_sidecar(path) or "{}")
+            found.append(
+                {"path": str(path), "bytes": stat.st_size, "written_unix_s": int(stat.st_mtime), **facts}
+            )
+    return sorted(found, key=lambda one: (-one["written_unix_s"], one["path"]))
 
 
 def _paths(tiers: tuple[Path, ...], daemon: dict[str, Any] | None) -> list[Path]:

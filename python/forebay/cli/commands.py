@@ -29,7 +29,7 @@ COMMANDS = {
     "run": "Run an unchanged program through storage tiers.",
     "top": "Show what running programs and loaders read from storage tiers.",
     "limit": "Measure the read rate of the page cache, or of a storage with --cold.",
-    "cache": "Show, check or delete what the storage tiers hold.",
+    "cache": "Show, check or delete what the storage tiers hold, and sidecars.",
     "store": "Keep shares of in-memory stores between jobs.",
     "pfs": "Mount a directory as an emulated parallel file system.",
     "report": "Write an HTML page from a result or an event log.",
