@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -215,3 +217,33 @@ def test_resume_equals_an_uninterrupted_run(tmp_path):
     with forebay.Loader(path, 4, **options) as loader:
         loader.load_state_dict(state)
         assert begun + [batch.indices.tolist() for batch in loader] == whole
+
+
+def test_the_codec_of_arrow_0_17_is_in_the_metadata_of_the_message(tmp_path):
+    """A file that pyarrow 0.17 wrote, as pyarrow keeps it for its own tests."""
+    feather = pytest.importorskip("pyarrow.feather")
+    path = Path(pa.__file__).parent / "tests/data/feather/v0.17.0.version.2-compression.lz4.feather"
+    table = feather.read_table(path)
+    dataset = forebay.open(path, format="arrow")
+    assert_equal([dataset[number] for number in range(len(dataset))], table)
+    assert_equal(walk(dataset), table)
+    other = tmp_path / "other.feather"
+    other.write_bytes(path.read_bytes().replace(b"LZ4\0", b"LZ5\0"))
+    with pytest.raises(forebay.FormatError, match="an unknown compression"):
+        len(forebay.open(other, format="arrow"))
+
+
+def test_a_block_that_a_footer_lists_many_times_is_an_error(tmp_path):
+    path = tmp_path / "a.arrow"
+    large, small = (pa.record_batch({"x": list(range(rows))}) for rows in (1000, 1))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, large.schema) as writer:
+        for batch in [large, *[small] * 5]:
+            writer.write_batch(batch)
+    whole = bytearray(path.read_bytes())
+    footer = len(whole) - 10 - int.from_bytes(whole[-10:-6], "little")
+    # A block is an offset, the length of its metadata and that of its body.
+    first = whole.index((8000).to_bytes(8, "little"), footer) - 16
+    whole[first + 24 : first + 6 * 24] = whole[first : first + 24] * 5
+    path.write_bytes(whole)
+    with pytest.raises(forebay.FormatError, match=r"length of an Arrow message.*after the blocks before it"):
+        len(forebay.open(path))

@@ -205,9 +205,10 @@ def _names(fields: Any) -> list[str]:
 class Dataset:
     """Hold the samples of container files; :func:`forebay.open` makes one.
 
-    ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: bytes where the
-    schema is raw, else a dict of field name to value. :meth:`read` reads several together, and a
-    :class:`forebay.Loader` reads all of them fast.
+    ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: a dict of field
+    name to value, or bytes where samples are opaque records, which have no field names in the file
+    (schema ``raw``). :meth:`read` reads several together, and a :class:`forebay.Loader` reads all
+    of them fast.
 
     Parameters
     ----------
@@ -370,7 +371,7 @@ class Dataset:
         if isinstance(index, slice):
             return self.__getitems__(range(*self._bounds(index)))
         sample = self._native.sample(self._number(index))
-        if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
+        if len(sample) == 1 and isinstance(data := sample.get("data"), bytes) and self._native.are_records():
             return data
         return sample
 

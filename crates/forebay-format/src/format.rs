@@ -84,6 +84,13 @@ impl Format {
         }
     }
 
+    /// Whether its files name the fields of samples: then a sample is a dict also where its one
+    /// field is `data`, as opaque records call theirs.
+    #[must_use]
+    pub fn names_fields(self) -> bool {
+        matches!(self, Self::Npz | Self::Mds | Self::Hdf5 | Self::Tar | Self::Arrow | Self::Parquet)
+    }
+
     /// Whether its files hold arrays, whose first axis may count samples.
     pub(crate) fn has_axes(self) -> bool {
         matches!(self, Self::Hdf5 | Self::Npy | Self::Npz)

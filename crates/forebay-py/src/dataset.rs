@@ -34,7 +34,8 @@ impl Dataset {
 
     /// Whether its samples are opaque records.
     pub(crate) fn of_records(&self, schema: &Schema) -> bool {
-        *schema == Schema::Raw || self.source.dataset().format() == Format::Raw
+        let format = self.source.dataset().format();
+        *schema == Schema::Raw && !format.names_fields() || format == Format::Raw
     }
 
     /// Runs a call that may wait for storage, in such a way that Ctrl-C ends it.
@@ -244,6 +245,11 @@ impl Dataset {
         let loaded = self.loaded(py)?;
         let decoding = self.source.decoding(&loaded.index).map_err(|error| raise(py, &error))?;
         describe_fields(py, decoding.fields(), decoding.deliveries())
+    }
+
+    /// Whether the samples are opaque records, which Python gets as bytes without a dict.
+    fn are_records(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.of_records(self.loaded(py)?.index.schema()))
     }
 
     #[pyo3(signature = (index, *, seed = 0, epoch = 0))]

@@ -108,6 +108,7 @@ impl Dataset {
                 }
             }
         }
+        let are_records = self.of_records(batch.index().schema());
         let result = PyList::empty(py);
         let deepcopy = py.import("copy")?.getattr("deepcopy")?;
         let mut given = vec![false; batch.samples().len()];
@@ -119,7 +120,8 @@ impl Dataset {
                 // A sample that is asked for twice is two objects; bytes never change.
                 if again && !kinds[field].is_bytes { deepcopy.call1((value,)) } else { Ok(value) }
             };
-            if let ([kind], [_]) = (kinds.as_slice(), fields)
+            if are_records
+                && let ([kind], [_]) = (kinds.as_slice(), fields)
                 && kind.is_bytes
             {
                 result.append(value(0)?)?;

@@ -180,7 +180,8 @@ impl<'a> IndexBuilder<'a> {
         let Dataset { files, options, format, fingerprint, .. } = self.dataset;
         let (path, choice) = (files[0].input().path(), options.schema);
         let Some(usual) = files[0].usual_schema() else {
-            return of_fields(path, choice, self.columns.iter().map(|column| column.field.clone()).collect());
+            let fields = self.columns.iter().map(|column| column.field.clone()).collect();
+            return of_fields(path, *format, choice, fields);
         };
         let (index, records) = (OnceCell::new(), OnceCell::new());
         let inference = SchemaInference { path, choice, usual, fields: &options.fields };

@@ -8,7 +8,7 @@ use std::path::Path;
 use forebay_types::Field;
 
 use super::{Misfit, ReadRecord, Schema, datum, example, image_record, opaque_field};
-use crate::{Error, SchemaChoice, SchemaError};
+use crate::{Error, Format, SchemaChoice, SchemaError};
 
 /// Most records that are probed, spread evenly over all.
 ///
@@ -194,13 +194,20 @@ impl SchemaInference<'_> {
     }
 }
 
-/// The schema of columns that are these fields; of one opaque column, raw records.
-pub(crate) fn of_fields(path: &Path, choice: SchemaChoice, fields: Vec<Field>) -> Result<Schema, Error> {
+/// The schema of columns that are these fields; of one opaque column without a name in the file,
+/// raw records.
+pub(crate) fn of_fields(
+    path: &Path,
+    format: Format,
+    choice: SchemaChoice,
+    fields: Vec<Field>,
+) -> Result<Schema, Error> {
     if !matches!(choice, SchemaChoice::Auto | SchemaChoice::Raw) {
         return Err(Error::Usage {
             message: format!("{}: schema {:?} does not fit this format", path.display(), choice.name()),
             hint: "leave out schema=".to_owned(),
         });
     }
-    if fields == [opaque_field()] { Ok(Schema::Raw) } else { Ok(Schema::Fields(fields)) }
+    let are_records = fields == [opaque_field()] && !format.names_fields();
+    if are_records { Ok(Schema::Raw) } else { Ok(Schema::Fields(fields)) }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::buffers::{Buffers, Stored};
 use super::flatbuffer::{Malformed, Table};
 use super::leaf::{Leaf, Level, LevelKind};
-use super::message::broken;
+use super::message::{Message, broken};
 use super::schema::DictionaryIndex;
 use crate::Error;
 use crate::codec::Codec;
@@ -83,11 +83,12 @@ impl<'a> Batch<'a> {
     /// Reads a `RecordBatch` table. `counts` has the number of buffers of each node.
     pub(super) fn new(
         input: &'a Input,
-        (at, body): (u64, (u64, u64)),
+        message: &Message,
         first_row: u64,
         table: &Table<'_>,
         counts: &[(u32, bool)],
     ) -> Result<Self, Error> {
+        let Message { at, body, .. } = *message;
         let read = || -> Result<_, Malformed> {
             let rows = u64::try_from(table.i64(0, 0)?).map_err(|_| Malformed("a negative number of rows"))?;
             let pair = |bytes: &[u8; 16]| {
@@ -98,10 +99,11 @@ impl<'a> Batch<'a> {
             let found: Vec<_> = table.structures::<16>(1)?.iter().map(pair).collect();
             let buffers: Vec<_> = table.structures::<16>(2)?.iter().map(pair).collect();
             let compression = match table.table(3)? {
-                None => None,
-                Some(compression) => match compression.u8(0, 0)? {
-                    0 => Some(Codec::Lz4Frame),
-                    1 => Some(Codec::Zstd),
+                None => message.experimental_compression()?,
+                // Of the methods there is one: each buffer by itself.
+                Some(compression) => match (compression.u8(0, 0)?, compression.u8(1, 0)?) {
+                    (0, 0) => Some(Codec::Lz4Frame),
+                    (1, 0) => Some(Codec::Zstd),
                     _ => return Err(Malformed("an unknown compression")),
                 },
             };

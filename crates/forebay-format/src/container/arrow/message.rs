@@ -8,7 +8,11 @@
 use super::flatbuffer::{Malformed, Table};
 use super::schema::{self, SchemaField, VERSION_4};
 use crate::Error;
+use crate::codec::Codec;
 use crate::file::Input;
+
+/// Key of the codec of a batch in the metadata of its message, where Arrow 0.17 keeps it.
+const EXPERIMENTAL_COMPRESSION: &str = "ARROW:experimental_compression";
 
 /// First and last bytes of a file.
 pub(super) const MAGIC: [u8; 6] = *b"ARROW1";
@@ -111,6 +115,27 @@ impl Message {
         })
     }
 
+    /// What the buffers are compressed with, where the metadata of the message say that; the batch
+    /// itself says it from version 5 on.
+    pub(super) fn experimental_compression(&self) -> Result<Option<Codec>, Malformed> {
+        let table = self.table()?;
+        if table.i16(0, 0)? > VERSION_4 {
+            return Ok(None);
+        }
+        for entry in table.tables(4)? {
+            let entry = entry?;
+            if entry.text(0)? == EXPERIMENTAL_COMPRESSION {
+                return match &entry.text(1)?.to_ascii_lowercase()[..] {
+                    "uncompressed" => Ok(None),
+                    "lz4" | "lz4_frame" => Ok(Some(Codec::Lz4Frame)),
+                    "zstd" => Ok(Some(Codec::Zstd)),
+                    _ => Err(Malformed("an unknown compression")),
+                };
+            }
+        }
+        Ok(None)
+    }
+
     /// Version of the format, as its metadata count: 3 is version 4.
     fn version(&self) -> Result<i16, Malformed> {
         supported(self.table()?.i16(0, 0)?)
@@ -175,7 +200,7 @@ fn open_stream(input: &Input) -> Result<Opening, Error> {
     };
     let fields = schema::read(&table, version).map_err(&error)?;
     let messages = Messages::Stream { at: message.end() };
-    Ok(Opening { fields, digested: message.metadata.clone(), messages })
+    Ok(Opening { fields, digested: digested(message.metadata.clone(), version), messages })
 }
 
 fn open_file(input: &Input) -> Result<Opening, Error> {
@@ -206,8 +231,17 @@ fn open_file(input: &Input) -> Result<Opening, Error> {
             u64::try_from(i64::from_le_bytes(std::array::from_fn(|byte| block[byte])))
                 .map_err(|_| Malformed("a block before the file"))
         };
-        Ok((fields, blocks.map(offset).collect::<Result<Vec<_>, _>>()?))
+        Ok((fields, blocks.map(offset).collect::<Result<Vec<_>, _>>()?, version))
     };
-    let (fields, blocks) = read().map_err(&error)?;
-    Ok(Opening { fields, digested: footer, messages: Messages::Blocks(blocks) })
+    let (fields, blocks, version) = read().map_err(&error)?;
+    Ok(Opening { fields, digested: digested(footer, version), messages: Messages::Blocks(blocks) })
+}
+
+/// What detects changes of a file with this metadata. Sidecars of version 4 that took compressed
+/// buffers for values do not fit.
+fn digested(mut metadata: Vec<u8>, version: i16) -> Vec<u8> {
+    if version <= VERSION_4 {
+        metadata.extend_from_slice(EXPERIMENTAL_COMPRESSION.as_bytes());
+    }
+    metadata
 }

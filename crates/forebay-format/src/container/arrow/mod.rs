@@ -69,11 +69,19 @@ impl ArrowFile {
                 }
             }
             Messages::Blocks(blocks) => {
+                let mut left = self.input.bytes();
                 for at in blocks {
                     let message = Message::read(&self.input, *at)?;
                     let ended =
                         || self.input.corrupt(*at, "Arrow message", "a batch", "the end of the stream");
-                    each(&message.ok_or_else(ended)?)?;
+                    let message = message.ok_or_else(ended)?;
+                    // A footer that lists a block many times could claim any number of rows.
+                    let length = message.end() - message.at;
+                    left = left.checked_sub(length).ok_or_else(|| {
+                        let expected = format!("at most {left} bytes after the blocks before it");
+                        self.input.corrupt(*at, "length of an Arrow message", expected, length)
+                    })?;
+                    each(&message)?;
                 }
             }
         }
@@ -101,7 +109,7 @@ impl ArrowFile {
             if index.id != id {
                 continue;
             }
-            let batch = Batch::new(&self.input, (message.at, message.body), 0, &data, buffers)?;
+            let batch = Batch::new(&self.input, message, 0, &data, buffers)?;
             let found = batch.places(values, column, writer, dictionaries)?.list(batch.rows);
             let entries = dictionaries.entry((column, id)).or_default();
             if !is_delta {
@@ -148,8 +156,7 @@ impl Container for ArrowFile {
             match message.content().map_err(broken(&self.input, message.at))? {
                 Content::Dictionary(table) => self.add_dictionary(message, &table, writer, &mut dictionaries),
                 Content::Batch(table) => {
-                    let place = (message.at, message.body);
-                    let batch = Batch::new(&self.input, place, rows, &table, &self.buffers)?;
+                    let batch = Batch::new(&self.input, message, rows, &table, &self.buffers)?;
                     let places = self
                         .leaves
                         .iter()

@@ -1,10 +1,11 @@
 //! Parquet: column chunks of row groups as coded units.
 //!
-//! Opening reads the footer, by the crate `parquet`. A column chunk is a unit that all rows of its
+//! Opening reads the footer (`footer.rs`), by the crate `parquet`. A column chunk is a unit that all rows of its
 //! row group share: it is read and decoded once, to values back to back, and a sample is a range of
 //! them. An index also decodes the chunks of strings and lists once, for their lengths. Schema and
 //! refusals: `docs/formats/parquet.md`.
 
+mod footer;
 mod lengths;
 mod schema;
 
@@ -18,6 +19,8 @@ use parquet::file::statistics::Statistics;
 
 use self::lengths::Lengths;
 use self::schema::ParquetField;
+use crate::codec::parquet::pages::most_values;
+use crate::codec::parquet::thrift::Malformed;
 use crate::codec::parquet::{compression, read};
 use crate::codec::{Codec, ParquetColumn};
 use crate::container::arrow::ArrowFields;
@@ -27,11 +30,11 @@ use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 
-/// First and last bytes of a file.
-const MAGIC: [u8; 4] = *b"PAR1";
-
 /// Key of the Arrow schema in the footer, which most writers keep there.
 const ARROW_SCHEMA: &str = "ARROW:schema";
+
+/// Rows between two reports of progress.
+const ROWS_AT_ONCE: usize = 1 << 16;
 
 /// An opened file.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct ParquetFile {
     input: Input,
     metadata: ParquetMetaData,
     columns: Vec<ParquetField>,
+    /// Whether pages are compressed also where they say that they are not.
+    always_compressed: bool,
     state: ShardState,
 }
 
@@ -54,21 +59,17 @@ enum RowLengths {
     Each(Vec<u64>),
 }
 
-/// Reads the footer: its bytes and their place.
-fn footer(input: &Input) -> Result<(u64, Vec<u8>), Error> {
-    let mut tail = [0; 8];
-    let at = input.bytes().saturating_sub(8);
-    input.read(at, &mut tail, "end of the Parquet file")?;
-    if tail[4..] != MAGIC {
-        return Err(input.corrupt(at + 4, "end of the Parquet file", "PAR1", crate::error::hex(&tail[4..])));
-    }
-    let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
-    let start = at.checked_sub(u64::from(length));
-    let start = start
-        .ok_or_else(|| input.corrupt(at, "length of the Parquet footer", format!("at most {at}"), length))?;
-    let mut footer = vec![0; length as usize];
-    input.read(start, &mut footer, "Parquet footer")?;
-    Ok((start, footer))
+/// Whether this writer compressed data pages of version 2 and said that it did not: `parquet-cpp`
+/// before 2.0.0, of pyarrow before 3 (ARROW-10353).
+fn is_always_compressed(created_by: Option<&str>) -> bool {
+    let version = created_by.and_then(|writer| writer.strip_prefix("parquet-cpp version "));
+    let major = version.and_then(|version| version.split('.').next());
+    major.and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major < 2)
+}
+
+/// The state of a file with this footer. Sidecars of files that were read wrongly do not fit.
+fn state_of(footer: &[u8], always_compressed: bool) -> ShardState {
+    if always_compressed { header_digest(&[footer, b"compressed"].concat()) } else { header_digest(footer) }
 }
 
 impl ParquetFile {
@@ -78,9 +79,10 @@ impl ParquetFile {
     }
 
     fn new(input: Input, fields: &[String]) -> Result<Self, Error> {
-        let (start, footer) = footer(&input)?;
+        let (start, footer) = footer::read(&input)?;
         let broken = |found: String| input.corrupt(start, "Parquet footer", "valid metadata", found);
-        let decode = AssertUnwindSafe(|| ParquetMetaDataReader::decode_metadata(&footer));
+        let used = footer::used(&footer).map_err(|Malformed(found)| broken(found.to_owned()))?;
+        let decode = AssertUnwindSafe(|| ParquetMetaDataReader::decode_metadata(&used));
         let metadata = catch_unwind(decode)
             .map_err(|_| broken("damaged metadata".to_owned()))?
             .map_err(|error| broken(error.to_string()))?;
@@ -90,14 +92,36 @@ impl ParquetFile {
             arrow.and_then(|entry| entry.value.as_deref()).map(ArrowFields::of_base64).unwrap_or_default();
         let offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow);
         let columns = choose(&input, offered, fields)?;
-        let state = header_digest(&footer);
-        let file = Self { input, metadata, columns, state };
+        let always_compressed = is_always_compressed(metadata.file_metadata().created_by());
+        let state = state_of(&footer, always_compressed);
+        let file = Self { input, metadata, columns, always_compressed, state };
+        file.check_size(start)?;
         for group in file.metadata.row_groups() {
             for column in &file.columns {
                 file.check_chunk(column, group.column(column.number))?;
             }
         }
         Ok(file)
+    }
+
+    /// Refuses more rows, or more bytes of columns, than the file can hold.
+    fn check_size(&self, footer: u64) -> Result<(), Error> {
+        let add = |sum: u64, number: i64| sum.saturating_add(u64::try_from(number).unwrap_or(u64::MAX));
+        let (most_rows, file_bytes) = (most_values(self.input.bytes()), self.input.bytes());
+        let rows = self.metadata.row_groups().iter().map(RowGroupMetaData::num_rows).fold(0, add);
+        if rows > most_rows {
+            let expected = format!("at most {most_rows} in {file_bytes} bytes");
+            return Err(self.input.corrupt(footer, "rows of all row groups", expected, rows));
+        }
+        for field in &self.columns {
+            let chunks = self.metadata.row_groups().iter().map(|group| group.column(field.number));
+            let bytes = chunks.map(ColumnChunkMetaData::compressed_size).fold(0, add);
+            if bytes > file_bytes {
+                let what = format!("bytes of column {:?}", field.field.name);
+                return Err(self.input.corrupt(footer, what, format!("at most {file_bytes}"), bytes));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a column chunk that is not read.
@@ -142,6 +166,9 @@ impl ParquetFile {
         (first_row, rows): (u64, u64),
         writer: &mut Writer,
     ) -> Result<Rows, Error> {
+        if rows == 0 {
+            return Ok(Rows { start: 0, lengths: RowLengths::All(0) });
+        }
         let place = self.place(field, chunk)?;
         let codec = ParquetColumn {
             physical: field.physical.to_string(),
@@ -149,6 +176,7 @@ impl ParquetFile {
             compression: format!("{:?}", chunk.compression_codec()),
             definition: field.definition,
             repetition: field.repetition,
+            always_compressed: self.always_compressed,
         };
         let what = || format!("chunk of column {:?}", field.field.name);
         let claimed = chunk.statistics().and_then(Statistics::null_count_opt);
@@ -256,6 +284,9 @@ impl Container for ParquetFile {
                 })
                 .collect::<Result<Vec<Rows>, _>>()?;
             for row in 0..rows as usize {
+                if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 && !progress(number as u64) {
+                    return Err(Error::Interrupted);
+                }
                 writer.push(columns.iter_mut().map(|column| column.next(row)));
             }
             first_row += rows;
@@ -277,7 +308,8 @@ impl Container for ParquetFile {
 
     fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
-        check_state(&self.input, "footer", &self.state, &header_digest(&footer(&self.input)?.1))
+        let now = state_of(&footer::read(&self.input)?.1, self.always_compressed);
+        check_state(&self.input, "footer", &self.state, &now)
     }
 }
 

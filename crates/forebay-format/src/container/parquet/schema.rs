@@ -76,7 +76,9 @@ impl Walk<'_> {
         let info = field.get_basic_info();
         let repetition = if info.has_repetition() { info.repetition() } else { Repetition::REQUIRED };
         if repetition == Repetition::REPEATED {
-            above.refused.get_or_insert("repeated values without a list".to_owned());
+            // Without the annotation of a list, or in one of the two levels of old writers: a list
+            // of what the field is.
+            above.lists += 1;
         }
         if above.lists == 0 && repetition == Repetition::OPTIONAL {
             above.definition += 1;
@@ -102,10 +104,11 @@ impl Walk<'_> {
             && repeated.get_basic_info().has_repetition()
             && repeated.get_basic_info().repetition() == Repetition::REPEATED
         {
+            if !repeated.is_group() {
+                return self.visit(repeated, above);
+            }
             above.lists += 1;
-            if repeated.is_group()
-                && let [element] = repeated.get_fields()
-            {
+            if let [element] = repeated.get_fields() {
                 return self.visit(element, above);
             }
             above.refused.get_or_insert("lists of structures".to_owned());

@@ -1,8 +1,12 @@
 //! Parquet: the pages of a column chunk, decoded by the crate `parquet`.
 //!
-//! The values come out back to back: fixed ones in their width, byte strings without their lengths.
-//! [`read`] also returns the levels and lengths, which an index needs. The crate may panic on
-//! damaged pages; [`decode`] makes an error of that.
+//! The headers of the pages are checked first (`pages.rs`). The values come out back to back: fixed
+//! ones in their width, byte strings without their lengths. [`read`] also returns the levels and
+//! lengths, which an index needs. The crate may panic on damaged pages; [`decode`] makes an error
+//! of that.
+
+pub(crate) mod pages;
+pub(crate) mod thrift;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -21,6 +25,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor, ColumnPath, Type};
 use serde::{Deserialize, Serialize};
 
+use self::pages::Compressed;
 use super::CodecError;
 
 pub(super) const NAME: &str = "parquet";
@@ -46,6 +51,9 @@ pub struct ParquetColumn {
     pub definition: i16,
     /// Levels of repetition: the number of lists around a value.
     pub repetition: i16,
+    /// Whether data pages of version 2 are compressed also where they say that they are not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub always_compressed: bool,
 }
 
 /// What a batch of records holds besides its values.
@@ -81,6 +89,15 @@ impl ParquetColumn {
         };
         let levels = [self.definition, self.repetition].iter().all(|level| (0..=MAX_LEVEL).contains(level));
         width && levels && compression(&self.compression).is_some()
+    }
+
+    /// How the pages are compressed.
+    fn compressed(&self) -> Compressed {
+        match (compression(&self.compression), self.always_compressed) {
+            (Some(Compression::UNCOMPRESSED) | None, _) => Compressed::Never,
+            (Some(_), false) => Compressed::Declared,
+            (Some(_), true) => Compressed::Always,
+        }
     }
 
     fn descriptor(&self) -> Result<(ColumnDescPtr, Compression), ParquetError> {
@@ -126,13 +143,14 @@ fn wrong(found: impl ToString) -> CodecError {
 
 fn read_chunk(column: &ParquetColumn, encoded: &[u8], sink: &mut dyn Sink) -> Result<(), CodecError> {
     let (descriptor, compression) = column.descriptor().map_err(wrong)?;
+    let encoded = pages::checked(encoded, column.compressed())?;
     let pages = || -> Result<Box<dyn PageReader>, ParquetError> {
         let chunk = ColumnChunkMetaData::builder(Arc::clone(&descriptor))
             .set_compression(compression)
             .set_data_page_offset(0)
             .set_total_compressed_size(encoded.len() as i64)
             .build()?;
-        let bytes = Arc::new(bytes::Bytes::copy_from_slice(encoded));
+        let bytes = Arc::new(bytes::Bytes::from(encoded));
         Ok(Box::new(SerializedPageReader::new(bytes, &chunk, 0, None)?))
     };
     let pages = pages().map_err(wrong)?;
