@@ -109,6 +109,44 @@ def test_a_repository_with_one_split_is_opened(tmp_path):
     assert_equal(walk(forebay.open(tmp_path / "repository")), table)
 
 
+UUID = "3f2a9a54-0d0c-4a2e-9a6b-1c1f6a3d0b7e"
+
+
+@pytest.mark.parametrize(
+    ("names", "beside"),
+    [
+        ([f"part-{number}.parquet" for number in range(12)], []),
+        ([f"part.{number}.parquet" for number in range(12)], ["_metadata", "_common_metadata"]),
+        ([f"{number:04}.parquet" for number in range(12)], ["README.md"]),
+        (
+            [f"part-{number:05}-{UUID}-c000.snappy.parquet" for number in range(12)],
+            ["_SUCCESS", "._SUCCESS.crc", f".part-00000-{UUID}-c000.snappy.parquet.crc"],
+        ),
+        ([f"part-r-{number:05}-{UUID}.gz.parquet" for number in range(12)], ["_SUCCESS"]),
+    ],
+    ids=["pyarrow", "dask", "numbers", "spark", "old spark"],
+)
+def test_parts_in_a_directory_are_one_data_set_in_the_order_of_their_numbers(tmp_path, names, beside):
+    table = pa.table({"x": range(24)})
+    (tmp_path / "d").mkdir()
+    for number, name in enumerate(names):
+        pq.write_table(table.slice(2 * number, 2), tmp_path / "d" / name)
+    for name in beside:
+        (tmp_path / "d" / name).write_bytes(b"")
+    assert_equal(walk(forebay.open(tmp_path / "d")), table)
+
+
+def test_parts_beside_a_split_are_several_data_sets(tmp_path):
+    directory = tmp_path / "d"
+    directory.mkdir()
+    for name in ("part-0.parquet", "part-1.parquet", "test.parquet", "partial.parquet"):
+        pq.write_table(pa.table({"x": [1]}), directory / name)
+    with pytest.raises(forebay.OptionError, match="holds several splits") as raised:
+        forebay.open(directory)
+    for name in ("part*.parquet", "test.parquet", "partial.parquet"):
+        assert str(directory / name) in str(raised.value)
+
+
 def test_a_repository_with_several_splits_or_a_missing_shard_is_refused(tmp_path, says):
     repository = tmp_path / "repository"
     repository.mkdir()

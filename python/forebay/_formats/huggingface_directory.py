@@ -6,7 +6,8 @@
    stands above such directories, one for each split.
 2. The cache of ``load_dataset``: ``dataset_info.json`` names the splits and their shards.
 3. A clone or download of a repository: Parquet or Arrow files in it or in ``data``, as
-   ``train-00000-of-00002.parquet``.
+   ``train-00000-of-00002.parquet``. Parts that Spark, Dask, pyarrow and others write, such as
+   ``part-0.parquet``, are one data set, in the order of their numbers.
 
 What has several splits is no data set, and the error names the path of each.
 """
@@ -29,8 +30,10 @@ __all__ = ["Found", "class_names", "data_files"]
 _SUFFIXES = (".parquet", ".arrow")
 # The number of a shard, and of all shards.
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
-# What else a repository holds at the level of its files.
-_BESIDE = re.compile(r"(readme|license|licence|dataset_infos?|\.)", re.IGNORECASE)
+# The number of a part: `part-00000-6c7e…-c000.snappy` of Spark, `part.0` of Dask, `part-0`, `0000`.
+_PART = re.compile(r"(?:part(?:-[a-z])?[-_.]?(\d+)(?![^-_.])|(\d+)$)")
+# What else a repository holds at the level of its files; Spark's `_SUCCESS`, Dask's `_metadata`.
+_BESIDE = re.compile(r"(readme|license|licence|dataset_infos?|[._])", re.IGNORECASE)
 
 
 class Found:
@@ -167,10 +170,10 @@ def _repository(directory: Path) -> Found | None:
         tables.append(path)
     if not tables:
         return None
-    tables.sort()
+    tables.sort(key=_place)
     families: dict[str, list[Path]] = defaultdict(list)
     for path in tables:
-        families[_stem(path) if _SHARD.search(path.stem) else path.stem].append(path)
+        families[_stem(path)].append(path)
     if len(families) > 1:
         raise _several(directory, [_pattern(family) for family in families.values()])
     return Found(_complete(tables))
@@ -188,14 +191,32 @@ def _is_table(path: Path) -> bool:
     return path.suffix in _SUFFIXES and path.is_file()
 
 
+def _part(path: Path) -> int | None:
+    """Return the number of a part."""
+    mark = None if _SHARD.search(path.stem) else _PART.match(path.stem)
+    return None if mark is None else int(mark[1] or mark[2])
+
+
+def _place(path: Path) -> tuple[int, str]:
+    """Return what sorts files: parts by number, others by name."""
+    number = _part(path)
+    return (-1 if number is None else number, path.name)
+
+
 def _stem(path: Path) -> str:
+    """Return what the files of a split have in common."""
+    if _part(path) is not None:
+        return "part" if path.name.startswith("part") else ""
     return _SHARD.sub("", path.stem)
 
 
 def _pattern(family: list[Path]) -> str:
     """Return a path that stands for the files of a split."""
     first = family[0]
-    return str(first if len(family) == 1 else first.with_name(f"{_stem(first)}-*{first.suffix}"))
+    if len(family) == 1:
+        return str(first)
+    between = "" if _part(first) is not None else "-"
+    return str(first.with_name(f"{_stem(first)}{between}*{first.suffix}"))
 
 
 def _complete(family: list[Path]) -> list[Path]:
