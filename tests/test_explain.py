@@ -88,6 +88,7 @@ PLAIN = Config(
         first_segment_steps=1,
         segment_steps=2,
         checksums=False,
+        decode_amplification=1.0,
     ),
     memory=Memory(
         asked_bytes=2560 * MIB,
@@ -103,6 +104,7 @@ PLAIN = Config(
         on_loan=False,
         region_bytes=700 * MIB,
         staging_bytes=500 * MIB,
+        kept_unit_bytes=0,
         batch_buffers=4,
         batch_buffer_bytes=5 * MIB,
     ),

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import forebay
-from table_files import COLUMNS, ROWS, UNREADABLE, assert_equal, outcomes_of_damage, plain_table, walk
+from table_files import (
+    COLUMNS,
+    ROWS,
+    UNREADABLE,
+    assert_equal,
+    fixed_lists,
+    outcomes_of_damage,
+    plain_table,
+    walk,
+)
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -137,6 +148,67 @@ def test_row_groups_beyond_the_memory_budget_are_read(tmp_path):
     with forebay.Loader(tmp_path / "a.parquet", 100_000, **options) as loader:
         found = np.concatenate([batch["x"].copy() for batch in loader])
     assert np.array_equal(found, values)
+
+
+def one_row_group(path, rows=20_000):
+    """A file of one row group of 10 MiB, more than a thread of a verification keeps by default."""
+    values = np.arange(rows * 64, dtype="f8").reshape(rows, 64) % 251
+    table = pa.table({"x": fixed_lists(values), "y": np.arange(rows)})
+    pq.write_table(table, path, row_group_size=rows)
+    return values
+
+
+def bytes_read() -> int:
+    """Bytes that this process has read by system calls."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_row_group_is_read_and_decoded_once_for_reads_by_id_and_by_verify(tmp_path):
+    path = tmp_path / "a.parquet"
+    values = one_row_group(path)
+    dataset = forebay.open(path)
+    len(dataset)
+    numbers = np.random.default_rng(1).permutation(len(values))
+    before = bytes_read()
+    for number in numbers[:200].tolist():
+        assert np.array_equal(dataset[number]["x"], values[number])
+    for first in range(0, 2000, 100):
+        ids = numbers[first : first + 100]
+        assert np.array_equal(dataset.read(ids)["x"], values[ids])
+    assert bytes_read() - before < 3 * path.stat().st_size
+    before = bytes_read()
+    found = forebay.open(path).native.verify(threads=2)
+    assert (found["samples"], found["bad_samples"]) == (len(values), 0)
+    assert bytes_read() - before < 6 * path.stat().st_size
+
+
+def test_orders_that_come_back_to_a_row_group_keep_it(tmp_path):
+    path = tmp_path / "a.parquet"
+    values = one_row_group(path)
+    for order in ("shuffle", "sequential"):
+        with forebay.Loader(path, 64, order=order, epochs=1, world="single") as loader:
+            assert loader.config.memory.kept_unit_bytes >= values.nbytes
+            assert loader.config.reading.decode_amplification == 1
+            for batch in loader:
+                assert np.array_equal(batch["x"], values[batch.indices])
+            assert loader.stats()["read_bytes"] < 3 * path.stat().st_size
+
+
+def test_shuffle_warns_of_row_groups_that_memory_does_not_hold_and_the_default_order_does_not(tmp_path):
+    path = tmp_path / "a.parquet"
+    one_row_group(path)
+    options = {"memory": "6MiB", "epochs": 1, "world": "single", "name": "train"}
+    with (
+        pytest.warns(RuntimeWarning) as caught,
+        forebay.Loader(path, 16, order="shuffle", **options) as loader,
+    ):
+        amplification = loader.config.reading.decode_amplification
+    assert amplification >= 4
+    [text] = [str(warning.message) for warning in caught]
+    assert f"order shuffle decodes about {amplification:.0f} samples for each one" in text
+    assert "up to 20000 samples are decoded together" in text
+    with forebay.Loader(path, 16, **options | {"memory": "64MiB"}) as loader:
+        assert (loader.config.order.group_samples, loader.config.reading.decode_amplification) == (20_000, 1)
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])

@@ -263,6 +263,7 @@ def _reading(config: Config) -> Iterator[str]:
             f"reads: up to {_size(reading.max_read_bytes)}, joined over gaps of {_size(reading.gap_bytes)}, by "
             f"{reading.readers} reader(s) on this node{', which alone touch storage' if reading.roots else ''}"
         )
+    yield from _decoding(config)
     without_effect = {fallback.wanted for fallback in config.fallbacks}
     if asked.prefetch_windows is not None:
         what = "window(s) of each lane" if config.order.kind == "group" else "segment(s)"
@@ -279,6 +280,20 @@ def _reading(config: Config) -> Iterator[str]:
     if reading.checksums:
         yield "checksums: that of each record is computed, as asked"
     yield from _nodes(config)
+
+
+def _decoding(config: Config) -> Iterator[str]:
+    reading, units, group = config.reading, config.data.unit_samples, config.order.group_samples
+    together = f"up to {units} samples are decoded together"
+    if reading.decode_amplification > 1:
+        yield (
+            f"decoding: {together}, and the order takes them one by one: about {reading.decode_amplification:.0f} are decoded "
+            "for each one delivered"
+        )
+    if kept := config.memory.kept_unit_bytes:
+        yield f"decoding: {together}; each process keeps up to {_size(kept)} of them, as the order comes back to them"
+    elif units > 1 and group is not None and group % units == 0:
+        yield f"decoding: {together}; groups are as large or a multiple, so that each is decoded about once per epoch"
 
 
 def _nodes(config: Config) -> Iterator[str]:

@@ -260,6 +260,9 @@ class Reading:
     """The same later."""
     checksums: bool
     """Whether the checksum of each record is computed."""
+    decode_amplification: float
+    """Samples that are decoded for each one delivered, estimated, where many are decoded together
+    and the order takes them from anywhere; else 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +295,9 @@ class Memory:
     """Shared memory of the node, in total."""
     staging_bytes: int
     """Of that, the staging blocks."""
+    kept_unit_bytes: int
+    """Decoded data that each process of the node keeps, beside the shared memory, where the order
+    comes back to samples that are decoded together."""
     batch_buffers: int
     """Batch buffers of each rank."""
     batch_buffer_bytes: int

@@ -11,6 +11,7 @@
 pub mod codec;
 mod container;
 mod dataset;
+mod decoded_units;
 mod error;
 /// How files are read: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
@@ -36,6 +37,7 @@ pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, FoundSidecar,
     IndexReport, Lookup, Progress, SampleCursor, Shard, ShardBytes, SidecarLocation, ValueSink, Verification,
 };
+pub use decoded_units::{DecodedUnits, UnitKey};
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.

@@ -4,7 +4,8 @@ use crate::support::dataset::{Scratch, build, index, open, open_as};
 use crate::support::datum::{bytes, encoded, floats, image, number, packed_floats, shape, tag};
 use crate::support::lmdb_writer::{Random, Records};
 use forebay_format::{
-    Dataset, DatumSchema, FieldOut, OpenOptions, Pixels, Schema, SchemaChoice, SchemaError, Summary,
+    Dataset, DatumSchema, DecodedUnits, FieldOut, OpenOptions, Pixels, Schema, SchemaChoice, SchemaError,
+    Summary,
 };
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
@@ -269,7 +270,8 @@ fn every_sample_of_a_dataset_decodes() {
     let index = index(&dataset);
     assert_eq!(*index.schema(), TINY);
     for sample in 0..200 {
-        let columns = dataset.read_columns(&index, SampleId(sample)).expect("a sample");
+        let columns =
+            dataset.read_columns(&index, SampleId(sample), &DecodedUnits::default()).expect("a sample");
         assert_eq!(decode(&TINY, &columns[0]), Ok((vec![sample as u8; 6], sample as i64 - 100)));
     }
 }

@@ -8,7 +8,8 @@ use crate::support::example_writer::{
 use crate::support::lmdb_writer::Random;
 use crate::support::record_writer;
 use forebay_format::{
-    ExampleSchema, Feature, FeatureKind, FieldOut, Schema, SchemaChoice, SchemaError, Summary, Values,
+    DecodedUnits, ExampleSchema, Feature, FeatureKind, FieldOut, Schema, SchemaChoice, SchemaError, Summary,
+    Values,
 };
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
@@ -280,7 +281,8 @@ fn examples_are_found_in_any_container_that_is_said_to_hold_them() {
         complete(schema(&[("label", FeatureKind::Int64, Some((2, 8))), ("text", FeatureKind::Bytes, None)]));
     assert_eq!(index.schema(), &expected);
     let dataset = open_as(&[&path], SchemaChoice::TfExample);
-    let record = dataset.read_columns(&index, SampleId(42)).expect("readable").remove(0);
+    let record =
+        dataset.read_columns(&index, SampleId(42), &DecodedUnits::default()).expect("readable").remove(0);
     assert_eq!(decode(&expected, &record), Ok(vec![ints(&[42, -42]), b"number 42".to_vec()]));
 
     let other = scratch.lmdb("other", &(0..3_u8).map(|number| (vec![number], vec![0xff; 9])).collect());

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use crate::support::dataset::{Scratch, build, index, open, open_as};
 use crate::support::lmdb_writer::{Random, Records, Spec, records};
 use forebay_format::lmdb::Dialect;
-use forebay_format::{Dataset, Error, Index, OpenOptions, SchemaChoice};
+use forebay_format::{Dataset, DecodedUnits, Error, Index, OpenOptions, SchemaChoice};
 use forebay_types::{Located, Piece, SampleId};
 
 /// Reads every sample through the index and compares it with the record it was made from.
 fn assert_holds(dataset: &Dataset, index: &Index, records: &Records) {
     assert_eq!(index.samples(), records.len() as u64);
     for (sample, (_, value)) in records.iter().enumerate() {
-        let columns = dataset.read_columns(index, SampleId(sample as u64)).expect("a sample");
+        let columns =
+            dataset.read_columns(index, SampleId(sample as u64), &DecodedUnits::default()).expect("a sample");
         assert_eq!(columns, [value.as_slice()], "sample {sample}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::support::dataset::{Scratch, build, index, open};
 use crate::support::lmdb_writer::{Spec, records};
 use forebay_format::lmdb::Dialect;
-use forebay_format::{Dataset, Error, Format, OpenOptions};
+use forebay_format::{Dataset, DecodedUnits, Error, Format, OpenOptions};
 
 /// The error of opening a path, or of building its index, as message and hint.
 fn refusal(path: &Path) -> (String, String) {
@@ -117,7 +117,9 @@ fn a_file_truncated_after_its_index_was_built_is_noticed() {
     file.set_len(fs::metadata(&path).expect("a file").len() / 2).expect("cut");
     let mut bad = 0;
     for sample in 0..300 {
-        if let Err(error) = dataset.read_columns(&index, forebay_types::SampleId(sample)) {
+        if let Err(error) =
+            dataset.read_columns(&index, forebay_types::SampleId(sample), &DecodedUnits::default())
+        {
             assert!(error.to_string().contains("found the end of the file after"), "{error}");
             bad += 1;
         }

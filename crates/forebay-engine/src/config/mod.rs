@@ -4,6 +4,7 @@
 //! they need: about the index, the file system, the page cache and the memory (`budget`). All
 //! processes of the node get these facts with the decisions, as [`Findings`] for `Loader.config`.
 
+pub(crate) mod amplified_decoding;
 mod memory;
 pub(crate) mod options;
 pub(crate) mod rank_facts;

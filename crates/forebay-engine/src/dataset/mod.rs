@@ -19,11 +19,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_format::{
-    CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Progress,
-    Selection, SidecarLocation, Verification,
+    CachePolicy, ComputeIndex, ComputedIndex, Dataset, DecodedUnits, FieldOut, Index, IndexReport,
+    OpenOptions, Progress, Selection, SidecarLocation, Verification,
 };
+use forebay_host as host;
 use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::file_system_at;
+use forebay_plan::kept_by_id_bytes;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +59,8 @@ pub struct IndexedDataset {
     files: OnceLock<Arc<OpenFiles>>,
     decoders: FieldDecoders,
     decoding: OnceLock<Arc<Decoding>>,
+    /// Units that reads by id have decoded.
+    decoded: Arc<DecodedUnits>,
 }
 
 /// An index and the bytes it is read from.
@@ -133,6 +137,7 @@ impl IndexedDataset {
             files: OnceLock::new(),
             decoders: FieldDecoders::new(),
             decoding: OnceLock::new(),
+            decoded: Arc::new(DecodedUnits::new(kept_by_id_bytes(host::default_memory_bytes()))),
         })
     }
 
@@ -181,6 +186,7 @@ impl IndexedDataset {
             files: self.files.clone(),
             decoders: self.decoders.clone(),
             decoding: self.decoding.clone(),
+            decoded: Arc::clone(&self.decoded),
         })
     }
 
@@ -376,7 +382,7 @@ impl IndexedDataset {
         decoding: &Decoding,
         key: SampleKey,
     ) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
-        let columns = self.dataset.read_columns(index, SampleId(key.sample))?;
+        let columns = self.dataset.read_columns(index, SampleId(key.sample), &self.decoded)?;
         let fields = decoding.fields().to_vec();
         if index.schema().is_identity() && decoding.is_empty() {
             return Ok((fields, columns));

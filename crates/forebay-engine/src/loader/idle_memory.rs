@@ -52,6 +52,7 @@ impl Idle for Idler {
         }
         let free = context.buffers.ring.free_buffers();
         context.region.release(context.local_rank(), &free).ok()?;
+        context.decoded.clear();
         context.untouched.store(true, Ordering::Release);
         let layout = context.region.layout();
         Some(layout.buffer_bytes * (layout.buffers - free.len()) as u64)

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
+use crate::config::amplified_decoding;
 use crate::config::options::{AccessChoice, Locate, Options, Readers};
 use crate::config::rank_facts::{RankFacts, cores_of_ranks, min_address_left};
 use crate::config::shares::{JobShares, share_out};
@@ -234,10 +235,16 @@ pub(crate) fn lead(
         retained_bytes: retained.as_ref().map_or(0, |retained| retained.bytes()),
         fallbacks,
     };
-    let total = settings.region_bytes;
+    let kept_bytes = settings.kept_unit_bytes * options.local_ranks.len() as u64;
+    let total = settings.region_bytes + kept_bytes;
     let share =
         memory_ledger::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
-    let region = host::sealed_memfd("forebay-region", total as usize)?;
+    if let Some(text) = amplified_decoding::warning(&settings, &findings.data, &options.order.kind)
+        && options.rank == 0
+    {
+        caller.warn(&format!("loader \"{}\": {text}", options.name));
+    }
+    let region = host::sealed_memfd("forebay-region", settings.region_bytes as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
     let (tiers, client) = tiers.unzip();

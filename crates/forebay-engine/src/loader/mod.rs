@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_format::DecodedUnits;
 use forebay_host::{Map, failpoint, fork};
 use forebay_io::FileIo;
 use forebay_plan::OrderState;
@@ -316,6 +317,7 @@ impl Engine {
         let arbiter = arbiter.map(|(arbiter, links)| ArbiterThreads::start(arbiter, &region, links));
         let arbiter = arbiter.transpose().map_err(Error::threads("a thread for read tokens"))?;
         let epochs = options.epochs.unwrap_or(0);
+        let decoded = DecodedUnits::new(settings.kept_unit_bytes);
         let context = Arc::new(Context {
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
             buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
@@ -346,6 +348,7 @@ impl Engine {
             residents,
             resident_plan: reply.residents,
             mappings,
+            decoded,
             failing: forebay_io::Failing::default(),
             region,
             links,

@@ -146,6 +146,7 @@ impl Engine {
                 "first_segment_steps": settings.first_segment_steps,
                 "segment_steps": settings.segment_steps,
                 "checksums": settings.checksums,
+                "decode_amplification": settings.decode_amplification,
             },
             "memory": {
                 "asked_bytes": budget.asked_bytes,
@@ -161,6 +162,7 @@ impl Engine {
                 "on_loan": settings.on_loan,
                 "region_bytes": settings.region_bytes,
                 "staging_bytes": settings.region.staging_bytes,
+                "kept_unit_bytes": settings.kept_unit_bytes,
                 "batch_buffers": settings.region.buffers,
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },

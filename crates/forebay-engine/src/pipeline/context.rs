@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_format::Index;
+use forebay_format::{DecodedUnits, Index};
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
 use forebay_plan::{Kind, LocatorTask, Order};
 use forebay_tier::{Fill, TieredFiles};
@@ -61,6 +61,8 @@ pub(crate) struct Context {
     pub(crate) residents: Option<ResidentMemory>,
     pub(crate) resident_plan: Option<ResidentPlan>,
     pub(crate) mappings: Option<Mappings>,
+    /// Decoded units that this process keeps.
+    pub(crate) decoded: DecodedUnits,
     /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,
     pub(crate) region: Arc<Region>,

@@ -191,7 +191,12 @@ impl<'a> Step<'a> {
         let (located, plan) = (&pick.planned.located, &pick.planned.plan);
         for slice in located.slices(pick.need, column) {
             let is_coded = located.units()[slice.unit as usize].codecs != CodecChain::STORED;
-            if is_coded && (plan.decoded(slice.unit).is_some() || last.is(located, slice.unit)) {
+            let is_there = || {
+                plan.decoded(slice.unit).is_some()
+                    || last.is(located, slice.unit)
+                    || self.shared().kept_unit(located, slice.unit).is_some()
+            };
+            if is_coded && is_there() {
                 continue;
             }
             for piece in located.unit_pieces(slice.unit) {

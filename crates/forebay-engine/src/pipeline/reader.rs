@@ -26,7 +26,7 @@ use crate::pipeline::read_token::ReadToken;
 use crate::pipeline::readahead::announce;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
-use crate::pipeline::unit_decoder::{Fetched, decode_block};
+use crate::pipeline::unit_decoder::{Fetched, decode_block, fill_from_kept};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::shm::counters::{Counter, Level, LevelCounts, count, count_since, monotonic_ns};
 use crate::shm::position::{BlockSeq, Position, SessionId};
@@ -274,6 +274,9 @@ fn fill(
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
         return reading(session, number, || fetch(session, reader, first_step, reads, memory));
+    }
+    if fill_from_kept(context, planned, block, memory) {
+        return Filled::Staged;
     }
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);

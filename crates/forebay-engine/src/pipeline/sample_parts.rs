@@ -4,6 +4,8 @@
 //! Most columns are one stored extent, which `sample` copies at once. The others come here: records
 //! of several parts, rows that are spread over chunks, and coded units that no reader decoded.
 
+use std::sync::Arc;
+
 use forebay_format::CodecError;
 use forebay_types::{CodecChain, Extent, Piece};
 
@@ -53,18 +55,25 @@ impl<'a> Step<'a> {
                     Some(Bytes::InFile { failed: found }) => failed = found,
                 }
             }
+            if !last.is(located, slice.unit)
+                && let Some(kept) = self.shared().kept_unit(located, slice.unit)
+            {
+                last.set(located, slice.unit, kept);
+            }
             if !last.is(located, slice.unit) {
                 encoded.clear();
                 if !self.collect(pick.planned, slice.unit, failed, in_place, encoded)? {
                     return Ok(false);
                 }
                 let codecs = located.units()[slice.unit as usize].codecs;
-                let into = last.begin(located, slice.unit);
+                let mut bytes = last.begin(located, slice.unit);
                 self.shared()
                     .index
-                    .decode_unit(codecs, encoded, into)
+                    .decode_unit(codecs, encoded, &mut bytes)
                     .map_err(|error| undecodable(self.shared(), pick, slice.unit, &error))?;
-                last.keep(located, slice.unit);
+                let bytes = Arc::new(bytes);
+                self.shared().keep_unit(located, slice.unit, Arc::clone(&bytes));
+                last.set(located, slice.unit, bytes);
             }
             value.extend_from_slice(&last.bytes[start..end]);
         }

@@ -4,11 +4,16 @@
 //! all ranks. Who finds no such block, because the ring had no room, the reader met an error, or
 //! the rank was away, reads the unit and decodes it himself, and keeps the last one of each column:
 //! samples that follow each other often share it.
+//!
+//! Where the order comes back to units, each process keeps those that it decoded within the memory
+//! that is decided for that (`forebay_plan::UnitFacts`), and copies them instead.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_plan::Block;
-use forebay_types::{CodecChain, Extent, Located, Piece};
+use forebay_format::UnitKey;
+use forebay_plan::{Block, Decode};
+use forebay_types::Located;
 
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
@@ -34,6 +39,23 @@ impl Fetched {
     }
 }
 
+/// Fills a block with the units that this process keeps; false if it lacks one.
+pub(crate) fn fill_from_kept(
+    context: &Context,
+    planned: &PlannedSegment,
+    block: &Block,
+    memory: &mut [u8],
+) -> bool {
+    let (first, count) = (block.first_decode as usize, block.decodes as usize);
+    let kept = |decode: &Decode| context.kept_unit(&planned.located, decode.unit);
+    let decodes = &planned.plan.decodes[first..first + count];
+    let Some(units) = decodes.iter().map(kept).collect::<Option<Vec<_>>>() else { return false };
+    for (decode, unit) in decodes.iter().zip(units) {
+        memory[decode.block_offset as usize..][..unit.len()].copy_from_slice(&unit);
+    }
+    true
+}
+
 /// Decodes the units of a block into it; false where one is not what its codecs would have written.
 pub(crate) fn decode_block(
     context: &Context,
@@ -48,49 +70,62 @@ pub(crate) fn decode_block(
         let encoded = decode.fetched_offset as usize..(decode.fetched_offset + decode.encoded_bytes) as usize;
         let into = decode.block_offset as usize..(decode.block_offset + decode.decoded_bytes) as usize;
         let codecs = planned.located.units()[decode.unit as usize].codecs;
-        context.index.decode_unit(codecs, &fetched[encoded], &mut memory[into]).is_ok()
+        let is_sound =
+            context.index.decode_unit(codecs, &fetched[encoded], &mut memory[into.clone()]).is_ok();
+        if is_sound && context.decoded.would_keep(decode.decoded_bytes) {
+            context.keep_unit(&planned.located, decode.unit, Arc::new(memory[into].to_vec()));
+        }
+        is_sound
     });
     count_since(context.slot(), Counter::DecodeNs, begun);
     decoded
 }
 
+impl Context {
+    /// A unit that this process keeps.
+    pub(crate) fn kept_unit(&self, located: &Located, unit: u32) -> Option<Arc<Vec<u8>>> {
+        self.decoded.get(UnitKey::of(located, unit)?, decoded_bytes(located, unit))
+    }
+
+    /// Keeps a unit, if it has room.
+    pub(crate) fn keep_unit(&self, located: &Located, unit: u32, bytes: Arc<Vec<u8>>) {
+        if let Some(key) = UnitKey::of(located, unit) {
+            self.decoded.keep(key, bytes);
+        }
+    }
+}
+
 /// The unit that was decoded last.
 #[derive(Default)]
 pub(crate) struct LastUnit {
-    key: Option<(Extent, CodecChain)>,
-    pub(crate) bytes: Vec<u8>,
+    key: Option<UnitKey>,
+    pub(crate) bytes: Arc<Vec<u8>>,
 }
 
 impl LastUnit {
     /// Whether it is this unit of `located`.
     pub(crate) fn is(&self, located: &Located, unit: u32) -> bool {
         self.key.is_some()
-            && self.key == key(located, unit)
+            && self.key == UnitKey::of(located, unit)
             && self.bytes.len() as u64 == decoded_bytes(located, unit)
     }
 
-    /// Takes the memory for this unit; [`LastUnit::keep`] is called when it is filled.
-    pub(crate) fn begin(&mut self, located: &Located, unit: u32) -> &mut [u8] {
+    /// Memory for this unit, that of the last one where no one else has it.
+    pub(crate) fn begin(&mut self, located: &Located, unit: u32) -> Vec<u8> {
         self.key = None;
-        self.bytes.clear();
-        self.bytes.resize(decoded_bytes(located, unit) as usize, 0);
-        &mut self.bytes
+        let mut bytes = Arc::into_inner(std::mem::take(&mut self.bytes)).unwrap_or_default();
+        bytes.clear();
+        bytes.resize(decoded_bytes(located, unit) as usize, 0);
+        bytes
     }
 
-    /// Says that the memory holds this unit.
-    pub(crate) fn keep(&mut self, located: &Located, unit: u32) {
-        self.key = key(located, unit);
+    /// Takes the bytes of this unit.
+    pub(crate) fn set(&mut self, located: &Located, unit: u32, bytes: Arc<Vec<u8>>) {
+        self.key = UnitKey::of(located, unit);
+        self.bytes = bytes;
     }
 }
 
 fn decoded_bytes(located: &Located, unit: u32) -> u64 {
     located.units()[unit as usize].decoded_bytes
-}
-
-/// What tells a unit from others of the data set; nothing for one that stands in no file.
-fn key(located: &Located, unit: u32) -> Option<(Extent, CodecChain)> {
-    match located.pieces()[located.unit_pieces(unit)].first()? {
-        Piece::Extent(extent) => Some((*extent, located.units()[unit as usize].codecs)),
-        Piece::Literal { .. } => None,
-    }
 }

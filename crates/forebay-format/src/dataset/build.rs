@@ -12,6 +12,7 @@ use super::read::OpenFiles;
 use super::verify::{Units, single_extent};
 use super::{Dataset, Progress, Shard};
 use crate::container::{self, Column, Container, ScanSummary};
+use crate::decoded_units::DecodedUnits;
 use crate::index::sidecar::{MAX_CLASSES, ShardInfo, Writer};
 use crate::schema::Schema;
 use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
@@ -239,8 +240,9 @@ impl<'a> RecordReader<'a> {
             };
             return Ok(ProbedRecord { bytes: slice.length, read: Box::new(read) });
         }
-        let units = &mut Units::default();
-        let mut columns = self.dataset.read_located(&self.files, self.index, &located, 0, units)?;
+        let (units, decoded) = (&mut Units::default(), DecodedUnits::default());
+        let mut columns =
+            self.dataset.read_located(&self.files, self.index, &located, 0, (units, &decoded))?;
         let record = columns.swap_remove(0);
         self.count(record.len());
         Ok(ProbedRecord::whole(record))

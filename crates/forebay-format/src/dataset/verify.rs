@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, thread};
 
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId};
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::read::OpenFiles;
 use super::{Dataset, Progress};
+use crate::decoded_units::{DecodedUnits, UnitKey};
 use crate::threads::start_up_to;
 use crate::{Error, FieldOut, Index};
 
@@ -24,8 +25,8 @@ const STRETCH_SAMPLES: u64 = 16384;
 /// Most bytes per read \[bytes\], unless one record is larger.
 const READ_BYTES: u64 = 8 << 20;
 
-/// Most bytes of units that a thread keeps, besides those of one sample: chunks hold neighbours.
-const UNITS_BYTES: usize = 8 << 20;
+/// Most bytes of units that a thread keeps, or those of one sample: chunks hold neighbours.
+const UNITS_BYTES: u64 = 8 << 20;
 
 /// Gap up to which two records are read at once \[bytes\]: dropping the gap costs less than a
 /// second read.
@@ -54,11 +55,18 @@ pub struct Verification {
 }
 
 impl Dataset {
-    /// Reads the columns of one sample, with the checks that the format allows.
-    pub fn read_columns(&self, index: &Index, sample: SampleId) -> Result<Vec<Vec<u8>>, Error> {
+    /// Reads the columns of one sample, with the checks that the format allows. Units that it
+    /// decodes stay in `decoded`.
+    pub fn read_columns(
+        &self,
+        index: &Index,
+        sample: SampleId,
+        decoded: &DecodedUnits,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let mut located = Located::default();
         index.locate(&[sample], &mut located)?;
-        self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
+        let units = &mut Units::default();
+        self.read_located(&OpenFiles::new(self, index), index, &located, 0, (units, decoded))
     }
 
     /// Compares checksums that cover more than one sample with the files: those of tar headers and
@@ -129,14 +137,14 @@ impl Dataset {
     }
 
     /// Reads the columns of the `position`-th located sample, unit by unit; reuses the units in
-    /// `units`.
+    /// `units`, which are those of `located`, and in `decoded`.
     pub(super) fn read_located(
         &self,
         files: &OpenFiles<'_>,
         index: &Index,
         located: &Located,
         position: usize,
-        units: &mut Units,
+        (units, decoded): (&mut Units, &DecodedUnits),
     ) -> Result<Vec<Vec<u8>>, Error> {
         let mut columns = vec![Vec::new(); located.columns()];
         for (number, column) in columns.iter_mut().enumerate() {
@@ -144,8 +152,8 @@ impl Dataset {
                 let bytes = match units.held.entry(slice.unit) {
                     Entry::Occupied(held) => held.into_mut(),
                     Entry::Vacant(place) => {
-                        let read = self.read_unit(files, index, located, slice.unit)?;
-                        units.bytes += read.len();
+                        let read = self.kept_unit(files, index, located, slice.unit, decoded)?;
+                        units.bytes += read.len() as u64;
                         place.insert(read)
                     }
                 };
@@ -154,6 +162,27 @@ impl Dataset {
             }
         }
         Ok(columns)
+    }
+
+    /// A unit that is kept, or that is read now.
+    fn kept_unit(
+        &self,
+        files: &OpenFiles<'_>,
+        index: &Index,
+        located: &Located,
+        number: u32,
+        decoded: &DecodedUnits,
+    ) -> Result<Arc<Vec<u8>>, Error> {
+        let key = UnitKey::of(located, number);
+        let bytes = located.units()[number as usize].decoded_bytes;
+        if let Some(unit) = key.and_then(|key| decoded.get(key, bytes)) {
+            return Ok(unit);
+        }
+        let unit = Arc::new(self.read_unit(files, index, located, number)?);
+        if let Some(key) = key {
+            decoded.keep(key, Arc::clone(&unit));
+        }
+        Ok(unit)
     }
 
     /// Reads and decodes a unit.
@@ -215,11 +244,11 @@ impl Verification {
     }
 }
 
-/// Decoded units of some located samples, by number.
+/// Units of some located samples, by number.
 #[derive(Default)]
 pub(super) struct Units {
-    held: HashMap<u32, Vec<u8>>,
-    bytes: usize,
+    held: HashMap<u32, Arc<Vec<u8>>>,
+    bytes: u64,
 }
 
 impl Units {
@@ -240,6 +269,7 @@ struct Checker<'a> {
     single: Vec<(Extent, usize)>,
     buffer: Vec<u8>,
     units: Units,
+    decoded: DecodedUnits,
     fields: Vec<Vec<u8>>,
     result: Verification,
 }
@@ -256,6 +286,7 @@ impl<'a> Checker<'a> {
             single: Vec::new(),
             buffer: Vec::new(),
             units: Units::default(),
+            decoded: DecodedUnits::new(UNITS_BYTES),
             fields: index.fields().iter().map(bytes).collect(),
             result: Verification::default(),
         }
@@ -322,8 +353,10 @@ impl<'a> Checker<'a> {
         if self.units.bytes > UNITS_BYTES {
             self.units.clear();
         }
+        self.decoded.at_least(coded_bytes(located, position));
         let mut units = mem::take(&mut self.units);
-        let read = self.dataset.read_located(self.files, self.index, located, position, &mut units);
+        let kept = (&mut units, &self.decoded);
+        let read = self.dataset.read_located(self.files, self.index, located, position, kept);
         self.units = units;
         let checked = read.and_then(|columns| {
             self.result.read_bytes += columns.iter().map(|column| column.len() as u64).sum::<u64>();
@@ -382,6 +415,14 @@ pub(super) fn single_extent(located: &Located, position: usize) -> Option<Extent
         [Piece::Extent(extent)] => Some(extent),
         _ => None,
     }
+}
+
+/// Bytes of the coded units of a sample, decoded. A unit that it has several parts of counts for
+/// each.
+fn coded_bytes(located: &Located, position: usize) -> u64 {
+    let slices = (0..located.columns()).flat_map(|column| located.slices(position, column));
+    let units = slices.map(|slice| &located.units()[slice.unit as usize]);
+    units.filter(|unit| unit.codecs != CodecChain::STORED).map(|unit| unit.decoded_bytes).sum()
 }
 
 /// Cuts extents in order into runs that are read at once.

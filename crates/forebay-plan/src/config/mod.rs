@@ -20,6 +20,7 @@ pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
 use crate::group::default_group;
+use crate::kept_units::UnitFacts;
 use crate::order::{Kind, Order};
 use crate::plan::IoLimits;
 
@@ -72,6 +73,10 @@ pub struct Settings {
     pub checksums: bool,
     /// Memory for the values of the ragged fields of a batch \[bytes\].
     pub ragged_bytes: u64,
+    /// Bytes of decoded units that each process of the node keeps.
+    pub kept_unit_bytes: u64,
+    /// Rows that are decoded for each delivered one; 1 where the order takes units together.
+    pub decode_amplification: f64,
     /// Sizes of the shared region.
     pub region: RegionSizes,
     /// Size of all of it \[bytes\].
@@ -109,6 +114,23 @@ pub fn decide(
         Kind::Group { samples, window } => (samples, window),
         _ => default_group(data.samples, mean_bytes, data.unit_samples),
     };
+    let units = UnitFacts {
+        samples: data.samples,
+        sample_bytes: mean_bytes,
+        unit_samples: if data.is_coded { data.unit_samples } else { 1 },
+        segment_bytes: choice.segment_bytes,
+        ranks: options.node_ranks as u64,
+        left_bytes: if sizes.on_loan { 0 } else { sizes.memory_bytes.saturating_sub(sizes.region_bytes) },
+    };
+    let kept_unit_bytes = units.kept_bytes(order.kind());
+    let takes_from_anywhere =
+        matches!(order.kind(), Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Given { .. });
+    let segment_samples = sizes.segment_steps.saturating_mul(step_samples);
+    let decode_amplification = if takes_from_anywhere && units.unit_samples > 1 {
+        units.amplification(kept_unit_bytes, segment_samples, sizes.region.staging_bytes)
+    } else {
+        1.0
+    };
     Ok(Settings {
         mode: choice.mode,
         locating_roots: choice.locating_roots,
@@ -134,6 +156,8 @@ pub fn decide(
         segment_steps: sizes.segment_steps,
         checksums: options.checksums && data.has_checksums,
         ragged_bytes: data.ragged_bytes,
+        kept_unit_bytes,
+        decode_amplification,
         region: sizes.region,
         region_bytes: sizes.region_bytes,
         memory_bytes: sizes.memory_bytes,

@@ -5,7 +5,7 @@
 //! 2. The caller provides a [`Place`] for each value whose length is known.
 //! 3. [`BatchRead::fill`] makes the reads in threads (`workers.rs`). A thread checks and decodes
 //!    what it has read, and copies it to the places (`scatter.rs`). A coded unit is decoded once
-//!    for all samples of the call.
+//!    for all samples of the call, and kept for the next calls while there is room.
 //! 4. If a schema or field decoders decode the records, they go to memory of the call first, and
 //!    their fields to the places (`fields.rs`). What is random is as in epoch 0 of seed 0.
 //!
@@ -21,7 +21,7 @@ mod workers;
 
 use std::sync::{Arc, OnceLock};
 
-use forebay_format::{Index, SchemaError};
+use forebay_format::{DecodedUnits, Index, SchemaError};
 use forebay_plan::{RandomReads, read_threads};
 use forebay_types::{Layout, Located, SampleId};
 
@@ -41,6 +41,8 @@ pub struct BatchRead {
     index: Arc<Index>,
     decoding: Arc<Decoding>,
     files: Arc<OpenFiles>,
+    /// Units that earlier calls have decoded.
+    decoded: Arc<DecodedUnits>,
     /// The samples, each once, in ascending order.
     samples: Vec<SampleId>,
     /// For each id of the call its sample, as an index of `samples`.
@@ -76,8 +78,19 @@ impl BatchRead {
         let is_local = source.is_local();
         let reads = RandomReads::of(&located, is_local);
         let decode_threads = decode_threads(&source.decoders, cores());
-        let prepared =
-            Self { index, decoding, files, samples, slots, located, reads, is_local, decode_threads };
+        let decoded = Arc::clone(&source.decoded);
+        let prepared = Self {
+            index,
+            decoding,
+            files,
+            decoded,
+            samples,
+            slots,
+            located,
+            reads,
+            is_local,
+            decode_threads,
+        };
         prepared.check_lengths()?;
         Ok(prepared)
     }

@@ -14,9 +14,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_format::UnitKey;
 use forebay_plan::RandomRead;
 use forebay_types::{CodecChain, Extent, Located, Piece, Unit};
 
@@ -194,6 +195,9 @@ impl<'a> Scatter<'a> {
 
     fn fetch(&self, read: &RandomRead, memory: &mut ThreadMemory) -> Result<(), Error> {
         let pieces = self.batch.reads.pieces(read);
+        if self.uses_kept(pieces) {
+            return Ok(());
+        }
         if let [(extent, piece)] = pieces
             && let Some(place) = self.alone(*extent, *piece)
         {
@@ -219,6 +223,21 @@ impl<'a> Scatter<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Uses the pieces of a read without it, if their units were decoded before and are kept.
+    fn uses_kept(&self, pieces: &[(Extent, u32)]) -> bool {
+        let kept = |(_, piece): &(Extent, u32)| {
+            let number = self.unit_of_piece[*piece as usize];
+            let unit = self.unit(number);
+            let key = UnitKey::of(&self.batch.located, number).filter(|_| unit.pieces == 1)?;
+            Some((number, self.batch.decoded.get(key, unit.decoded_bytes)?))
+        };
+        let Some(units) = pieces.iter().map(kept).collect::<Option<Vec<_>>>() else { return false };
+        for (number, unit) in units {
+            self.copy(number, 0, &unit);
+        }
+        true
     }
 
     /// The use of a piece that is a stored unit with one large use.
@@ -323,7 +342,17 @@ impl<'a> Scatter<'a> {
     /// Decodes a unit and copies it to its uses.
     fn decode(&self, unit: u32, encoded: &[u8], decoded: &mut Vec<u8>) -> Result<(), Error> {
         let Unit { codecs, decoded_bytes, .. } = *self.unit(unit);
-        let into = first_bytes(decoded, decoded_bytes as usize);
+        let kept = &self.batch.decoded;
+        let key = UnitKey::of(&self.batch.located, unit).filter(|_| kept.would_keep(decoded_bytes));
+        if let Some(decoded) = key.and_then(|key| kept.get(key, decoded_bytes)) {
+            self.copy(unit, 0, &decoded);
+            return Ok(());
+        }
+        let mut new = if key.is_some() { vec![0; decoded_bytes as usize] } else { Vec::new() };
+        let into = match key {
+            Some(_) => new.as_mut_slice(),
+            None => first_bytes(decoded, decoded_bytes as usize),
+        };
         self.batch.index.decode_unit(codecs, encoded, into).map_err(|error| {
             let place = first_extent(&self.batch.located, unit);
             let path = place.map_or_else(Default::default, |extent| self.files.path(extent.shard));
@@ -338,6 +367,9 @@ impl<'a> Scatter<'a> {
             }
         })?;
         self.copy(unit, 0, into);
+        if let Some(key) = key {
+            kept.keep(key, Arc::new(new));
+        }
         Ok(())
     }
 

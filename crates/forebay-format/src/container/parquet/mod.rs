@@ -1,9 +1,9 @@
 //! Parquet: column chunks of row groups as coded units.
 //!
-//! Opening reads the footer (`footer.rs`), by the crate `parquet`. A column chunk is a unit that all rows of its
-//! row group share: it is read and decoded once, to values back to back, and a sample is a range of
-//! them. An index also decodes the chunks of strings and lists once, for their lengths. Schema and
-//! refusals: `docs/formats/parquet.md`.
+//! Opening reads the footer (`footer.rs`), by the crate `parquet`. A column chunk is a unit that
+//! all rows of its row group share: it is read and decoded once, to values back to back, and a
+//! sample is a range of them. An index also decodes the chunks of strings and lists once, for their
+//! lengths. Schema and refusals: `docs/formats/parquet.md`.
 
 mod footer;
 mod lengths;
