@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import random
+import shutil
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
+import lmdb
+import numpy as np
 import pytest
 
 import emulator
@@ -18,6 +22,9 @@ import support
 from emulator import needs_fuse
 from forebay.tools import pfs
 from ranks import fields
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 CLASSES = ("ant", "bee", "Übung", "cat-2")
 
@@ -291,6 +298,152 @@ def test_a_folder_of_shards_is_not_taken_for_one_of_samples(tmp_path, says):
     assert 'format="folder"' in str(error.value)
     assert len(forebay.open(folder, format="folder")) == 2
     assert len(forebay.open(str(folder / "*.tar"))) == 2
+
+
+def write_table(path, rows=3):
+    """Write a Parquet file of numbers, in directories that are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"number": list(range(rows))}), path)
+
+
+def write_environment(path, values=(b"value",)):
+    """Write an LMDB environment with its lock file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lmdb.open(str(path)) as environment, environment.begin(write=True) as transaction:
+        for number, value in enumerate(values):
+            transaction.put(b"%08d" % number, value)
+
+
+def told_call(error):
+    """The first call of forebay.open in the hint of an error, as its arguments."""
+    hint = str(error.value).partition("\nhint: ")[2]
+    call = hint[hint.index("forebay.open(") + len("forebay.") :]
+    call = ast.parse(call[: call.index(")") + 1], mode="eval").body
+    return [ast.literal_eval(one) for one in call.args], {
+        one.arg: ast.literal_eval(one.value) for one in call.keywords
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "samples"),
+    [
+        (["x/part-0.parquet", "y/part-0.parquet"], 6),
+        (["x/a.parquet", "_SUCCESS"], 3),
+        (["label=0/a.parquet", "label=1/a.parquet", "_SUCCESS", "_metadata"], 6),
+        (["year=2024/day=1/a.parquet", "year=2024/day=2/a.parquet"], 6),
+        (["images/cat/0.jpg", "images/cat/1.parquet"], 3),
+        (["a/b/c/d.parquet"], 3),
+        *(([*(f"{number:02}/0.jpg" for number in range(30)), f"{at:02}/1.parquet"], 3) for at in (0, 13, 29)),
+        # By its first bytes alone.
+        (["x/part-0", "y/part-0"], 6),
+        (["x/train.tfrecord-00000-of-00002", "y/0.jpg", "a/0.jpg", "b/0.jpg"], 3),
+    ],
+)
+def test_a_directory_of_tables_is_no_folder_and_the_error_names_the_call_that_is_meant(
+    tmp_path, files, samples
+):
+    root = tmp_path / "data"
+    for name in files:
+        if Path(name).suffix == ".jpg" or name.startswith("_"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(b"\xff\xd8\xff" if ".jpg" in name else b"")
+        else:
+            write_table(root / name)
+    with pytest.raises(
+        forebay.OptionError, match=r"is no folder whose files are samples: .* holds many"
+    ) as error:
+        len(forebay.open(root))
+    (path,), options = told_call(error)
+    assert options == {}
+    assert len(forebay.open(path)) == samples
+    assert len(forebay.open(root, format="folder")) == sum(1 for name in files if name[0] != "_")
+
+
+def test_directories_of_other_formats_are_no_classes(tmp_path, says):
+    for name in "ab":
+        write_environment(tmp_path / "environments" / name)
+        (tmp_path / "partitions" / name).mkdir(parents=True)
+        (tmp_path / "partitions" / name / "index.json").write_text('{"shards": [], "version": 2}')
+        (tmp_path / "arrays" / name).mkdir(parents=True)
+        (tmp_path / "arrays" / name / ".zarray").write_text("{}")
+        # Of another program: a sample.
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "index.json").write_text('{"photos": []}')
+    for name in ("environments", "partitions"):
+        with says(forebay.OptionError):
+            forebay.open(tmp_path / name)
+    with says(forebay.FormatError):
+        forebay.open(tmp_path / "arrays")
+    assert len(forebay.open(tmp_path / "photos")) == 2
+    assert len(forebay.open(str(tmp_path / "environments" / "*"))) == 2
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
+    write_table(tmp_path / "delta" / "a.parquet")
+    with says(forebay.FormatError, "Delta"):
+        forebay.open(tmp_path / "delta")
+
+
+def test_a_name_alone_refuses_no_file(tmp_path):
+    # Files of arrays are samples, and are decoded as such.
+    for number, name in enumerate(("a.rec", "b.h5", "c.tar", "d.mdb", "e.parquet", "f.lmdb")):
+        below = tmp_path / "class" / str(number % 2)
+        below.mkdir(parents=True, exist_ok=True)
+        (below / name).write_bytes(b"something else" * number)
+    for number in range(3):
+        np.save(tmp_path / "class" / "0" / f"x{number}.npy", np.full(3, number))
+    expected = oracle(tmp_path / "class")
+    assert len(expected) == 9
+    assert contents(forebay.open(tmp_path / "class")) == expected
+
+
+def test_splits_are_no_classes_and_split_opens_one(tmp_path, says):
+    root = tmp_path / "data"
+    for split, count in (("train", 3), ("val", 2)):
+        for label in ("ant", "bee"):
+            for number in range(count):
+                below = root / "images" / split / label
+                below.mkdir(parents=True, exist_ok=True)
+                (below / f"{number}.jpg").write_bytes(b"%d" % number)
+    with says(forebay.OptionError) as error:
+        forebay.open(root / "images")
+    (path,), options = told_call(error)
+    dataset = forebay.open(path, **options)
+    assert contents(dataset) == oracle(root / "images" / "train")
+    assert len(forebay.open(root / "images", split="val")) == 4
+    # Also where it is the only one, and where the splits lie deeper.
+    with pytest.raises(forebay.OptionError, match="images holds splits, not classes: train, val"):
+        forebay.open(root)
+    shutil.rmtree(root / "images" / "val")
+    with pytest.raises(forebay.OptionError, match="images holds splits, not classes: train"):
+        forebay.open(root / "images")
+    with says(forebay.OptionError):
+        forebay.open(root / "images", split="test")
+    with says(forebay.OptionError):
+        forebay.open(root / "images" / "train" / "ant" / "0.jpg", split="test")
+    with says(forebay.OptionError):
+        forebay.open(root, split="images/train")
+    # A train may be a class, and the caller may say that all are.
+    (root / "images" / "car").mkdir()
+    assert forebay.open(root / "images").format == "folder"
+    (root / "images" / "val2017").mkdir()
+    with pytest.raises(forebay.OptionError, match="train, val2017"):
+        forebay.open(root / "images")
+    assert len(forebay.open(root / "images", format="folder")) == 6
+
+
+def test_what_systems_and_writers_leave_behind_is_no_sample(folder):
+    expected = oracle(folder)
+    for name in ("Thumbs.db", "desktop.ini", "Desktop.ini", ".DS_Store", "._image-0001.jpg", "_SUCCESS"):
+        (folder / "ant" / name).write_bytes(b"x")
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "image-0001.jpg").write_bytes(b"x")
+    dataset = forebay.open(folder)
+    assert contents(dataset) == expected
+    description = dataset.native.inspect()
+    assert description["shards"][0]["classes"] == sorted(CLASSES, key=str.encode)
+    assert description["records"]["excluded"] == {
+        "hidden files and directories": 2,
+        "left behind by systems and writers (Thumbs.db, _SUCCESS)": 5,
+    }
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [7], [1, 1], [8], [0, 100]])

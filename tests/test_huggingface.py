@@ -80,6 +80,47 @@ def test_several_splits_are_named(tmp_path, says):
         forebay.open(tmp_path / "both")
 
 
+def test_split_names_one_of_several(tmp_path, says):
+    table = plain_table()
+    (tmp_path / "repository/data").mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        pq.write_table(table, tmp_path / f"repository/data/{name}.parquet")
+    assert len(forebay.open(tmp_path / "repository", split="train")) == 2 * len(table)
+    assert_equal(walk(forebay.open(tmp_path / "repository", split="test")), table)
+    with says(forebay.OptionError, "validation"):
+        forebay.open(tmp_path / "repository", split="validation")
+    save(tmp_path / "both" / "test", [table])
+    (tmp_path / "both/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert_equal(walk(forebay.open(tmp_path / "both", split="test")), table)
+    with pytest.raises(forebay.OptionError, match=r"has no split 'train'; it holds dataset_dict\.json, test"):
+        forebay.open(tmp_path / "both", split="train")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["part-0", "part-1"],
+        ["train_0", "train_1", "train_2"],
+        ["2023", "2024"],
+        [
+            "part-00000-1b671a64-40d5-491e-99b0-da01ff1f3341-c000.snappy",
+            "part-00001-9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d-c000.snappy",
+        ],
+    ],
+)
+def test_tables_whose_names_differ_by_numbers_are_one_dataset(tmp_path, names):
+    table = plain_table()
+    directory = tmp_path / "tables"
+    directory.mkdir()
+    rows = -(-len(table) // len(names))
+    for number, name in enumerate(names):
+        pq.write_table(table.slice(number * rows, rows), directory / f"{name}.parquet")
+    # What Spark and others leave behind.
+    for name in ("_SUCCESS", "._SUCCESS.crc", "_metadata", "_committed_123", ".DS_Store", "Thumbs.db"):
+        (directory / name).write_bytes(b"x")
+    assert_equal(walk(forebay.open(directory)), table)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -430,3 +430,42 @@ def test_a_file_without_records_is_no_dataset(tmp_path, says):
     path = write(tmp_path / "x", [])
     with says(forebay.FormatError):
         len(forebay.open(path, format="tfrecord"))
+
+
+def test_records_are_no_tar_zlib_or_gzip_whatever_their_bytes_look_like(tmp_path):
+    # Where tar has its checksum are blanks, and the sum of the bytes as signed ones is negative.
+    numbers = bytearray(b"\xc0" * 3000)
+    numbers[124 - 12 : 136 - 12] = b" " * 12
+    numbers[148 - 12 : 156 - 12] = b" " * 8
+    records = {
+        "tar": bytes(numbers),
+        "ustar": b"." * (257 - 12) + b"ustar\x0000" + bytes(300),
+        "zlib": b"x" * 0x178,
+        "gzip": b"x" * 0x8_8B1F,
+    }
+    for name, record in records.items():
+        write(tmp_path / name, [record, b"second"])
+        dataset = forebay.open(tmp_path / name, schema="raw")
+        assert (dataset.format, list(dataset)) == ("tfrecord", [record, b"second"])
+    # A raw file of such numbers is nothing that is known.
+    (tmp_path / "numbers").write_bytes(bytes(12) + numbers)
+    with pytest.raises(forebay.FormatError, match="no format that is read begins with 00 00"):
+        forebay.open(tmp_path / "numbers")
+
+
+TEXTS = {
+    "labels.csv": ("name,label\na.jpg,3\n", "pandas.read_csv('{}').to_parquet"),
+    "labels.tsv": ("name\tlabel\na.jpg\t3\n", "pandas.read_csv('{}', sep='\\t').to_parquet"),
+    "lines.jsonl": ('{"a": 1}\n{"a": 2}\n', "pandas.read_json('{}', lines=True).to_parquet"),
+    "list.json": ('[{"a": 1},\n {"a": 2}]\n', "pandas.read_json('{}').to_parquet"),
+    "story.txt": ("It was a dark and stormy night.\n", "load_dataset"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_is_named_with_the_way_to_parquet(tmp_path, name, says):
+    text, way = TEXTS[name]
+    (tmp_path / name).write_text(text)
+    with says(forebay.FormatError, tmp_path / name) as error:
+        forebay.open(tmp_path / name)
+    assert way.format(tmp_path / name) in str(error.value)

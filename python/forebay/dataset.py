@@ -31,6 +31,7 @@ def open(
     path: PathLike | Sequence[PathLike],
     *,
     format: str | None = None,
+    split: str | None = None,
     fields: Any = None,
     schema: str | None = None,
     database: str | None = None,
@@ -55,6 +56,9 @@ def open(
         exactly that name takes precedence over pattern and braces.
     format : str, optional
         The container format (docs/formats). Default: detected from the contents.
+    split : str, optional
+        The split to open, where ``path`` is a directory that holds several: a directory in it, such
+        as ``train``, or the shards of that name in a directory of Hugging Face.
     fields : sequence of str, optional
         The fields to deliver, in this order. Default: all. For a raw file, the layout of a record:
         a mapping of field name to dtype or (dtype, shape), or a structured numpy dtype.
@@ -111,7 +115,7 @@ def open(
         if header_bytes:
             raise option_error("forebay.open: header_bytes= is for raw files", 'pass format="raw" as well')
         names = _names(fields)
-    paths, indices = _files(expand(path), options["format"])
+    paths, indices = _files(expand(path), options["format"], split)
     found = Dataset(paths, fields=names, sample_axis=axis, **arguments)
     warn_of_repeated(found)
     if indices:
@@ -129,8 +133,13 @@ def warn_of_repeated(dataset: Dataset) -> None:
         warn(text)
 
 
-def _files(paths: list[str], format: str | None) -> tuple[list[str], list[str]]:
+def _files(paths: list[str], format: str | None, split: str | None) -> tuple[list[str], list[str]]:
     """Return the paths, or the files of a directory of Hugging Face; then files of row numbers."""
+    if split is not None:
+        from forebay._formats.splits import split_files
+
+        chosen = split_files(paths, split)
+        return chosen.paths, chosen.indices
     # One question for one path; many files on shared storage would take minutes.
     if len(paths) != 1 or format not in (None, "arrow", "parquet"):
         return paths, []

@@ -609,7 +609,7 @@ def _last_batch(origin: str, value: object) -> str:
 
 
 # Options of `forebay.open`, not of a loader.
-_OF_OPEN = ("format", "database", "schema", "fields", "record_bytes", "header_bytes", "sample_axis")
+_OF_OPEN = ("format", "split", "database", "schema", "fields", "record_bytes", "header_bytes", "sample_axis")
 
 
 def unknown_option(name: str) -> OptionError:

@@ -6,10 +6,10 @@
    stands above such directories, one for each split.
 2. The cache of ``load_dataset``: ``dataset_info.json`` names the splits and their shards.
 3. A clone or download of a repository: Parquet or Arrow files in it or in ``data``, as
-   ``train-00000-of-00002.parquet``. Parts that Spark, Dask, pyarrow and others write, such as
-   ``part-0.parquet``, are one data set, in the order of their numbers.
+   ``train-00000-of-00002.parquet``. So is any directory of such files whose names differ by numbers
+   alone, as the ``part-0.parquet`` of Spark, Dask and pyarrow, in the order of their numbers.
 
-What has several splits is no data set, and the error names the path of each.
+What has several splits is no data set, unless one is named, and the error names the path of each.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ __all__ = ["Found", "class_names", "data_files"]
 _SUFFIXES = (".parquet", ".arrow")
 # The number of a shard, and of all shards.
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
-# The number of a part: `part-00000-6c7e…-c000.snappy` of Spark, `part.0` of Dask, `part-0`, `0000`.
-_PART = re.compile(r"(?:part(?:-[a-z])?[-_.]?(\d+)(?![^-_.])|(\d+)$)")
-# What else a repository holds at the level of its files; Spark's `_SUCCESS`, Dask's `_metadata`.
-_BESIDE = re.compile(r"(readme|license|licence|dataset_infos?|[._])", re.IGNORECASE)
+# What else a repository, or a job that wrote tables, has at the level of its files.
+_BESIDE = re.compile(
+    r"(readme|license|licence|dataset_infos?|\.)"
+    r"|(_(success|metadata|common_metadata|temporary)|_(committed|started)_.*|thumbs\.db|desktop\.ini|__macosx)$",
+    re.IGNORECASE,
+)
+# What tells shards of one data set apart: a UUID, or digits.
+_NUMBER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+)")
 
 
 class Found:
@@ -52,8 +56,10 @@ class Found:
         self.indices = [str(path) for path in indices]
 
 
-def data_files(path: str) -> Found | None:
+def data_files(path: str, split: str | None = None) -> Found | None:
     """Return the files of a data set of Hugging Face, or None if the path is none.
+
+    With ``split``, those of that split, or None if there is no such split.
 
     Raises
     ------
@@ -63,7 +69,7 @@ def data_files(path: str) -> Found | None:
         If a description in it is damaged, or shards are missing.
     """
     try:
-        return _found(Path(path))
+        return _found(Path(path), split)
     except OSError:
         # To open the path as another format fails, too, with an error that names it.
         return None
@@ -82,17 +88,19 @@ def class_names(paths: list[str]) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def _found(directory: Path) -> Found | None:
+def _found(directory: Path, split: str | None) -> Found | None:
     if not directory.is_dir():
         return None
     if (directory / "dataset_dict.json").is_file():
+        if split is not None:  # would be a directory
+            return None
         splits = _described(directory / "dataset_dict.json").get("splits", [])
         raise _several(directory, [str(directory / str(split)) for split in splits])
     if (directory / "state.json").is_file():
-        return _saved(directory)
+        return _saved(directory) if split is None else None
     if (directory / "dataset_info.json").is_file():
-        return _cached(directory)
-    return _repository(directory)
+        return _cached(directory, split)
+    return _repository(directory, split)
 
 
 def _described(path: Path) -> dict[str, Any]:
@@ -111,7 +119,7 @@ def _several(directory: Path, paths: list[str]) -> Exception:
     first = paths[0] if paths else str(directory)
     return option_error(
         f"forebay.open: {directory} holds several splits: {', '.join(paths) or 'none'}",
-        f"open each as a data set of its own, for example forebay.open({first!r})",
+        f"open each as a data set of its own, for example forebay.open({first!r}); split= names one of them",
     )
 
 
@@ -135,8 +143,8 @@ def _names(directory: Path, state: dict[str, Any], key: str) -> list[Path]:
     return [directory / name for name in names]
 
 
-def _cached(directory: Path) -> Found | None:
-    """Return the files that the cache of ``load_dataset`` has for its only split."""
+def _cached(directory: Path, split: str | None) -> Found | None:
+    """Return the files that the cache of ``load_dataset`` has for a split, or for its only one."""
     info = _described(directory / "dataset_info.json")
     splits = info.get("splits") or {}
     name = info.get("dataset_name") or info.get("builder_name") or ""
@@ -145,19 +153,25 @@ def _cached(directory: Path) -> Found | None:
     # Files of `map` and others lie there as well: only those of the splits count.
     tables = sorted(path for path in directory.iterdir() if _is_table(path))
     families = {
-        split: family
-        for split in splits
-        if (family := [path for path in tables if _stem(path) == f"{name}-{split}"])
+        known: family
+        for known in splits
+        if (family := [path for path in tables if _SHARD.sub("", path.stem) == f"{name}-{known}"])
     }
-    if not families:
-        return None
+    return _chosen(directory, families, split)
+
+
+def _chosen(directory: Path, families: dict[str, list[Path]], split: str | None) -> Found | None:
+    """Return the files of a split, or of the only one."""
+    if split is not None:
+        family = families.get(split)
+        return Found(_complete(family)) if family else None
     if len(families) > 1:
         raise _several(directory, [_pattern(family) for family in families.values()])
-    return Found(_complete(next(iter(families.values()))))
+    return next((Found(_complete(family)) for family in families.values()), None)
 
 
-def _repository(directory: Path) -> Found | None:
-    """Return the files of a repository with one split."""
+def _repository(directory: Path, split: str | None) -> Found | None:
+    """Return the files of a repository: those of a split, or of the only one."""
     inside = directory / "data"
     # Two entries tell a folder of samples, which may have millions of files, from a repository.
     if list(itertools.islice(_visible(directory), 2)) == [inside] and inside.is_dir():
@@ -168,15 +182,10 @@ def _repository(directory: Path) -> Found | None:
             # With anything else in it, it is rather a folder whose files are samples.
             return None
         tables.append(path)
-    if not tables:
-        return None
-    tables.sort(key=_place)
     families: dict[str, list[Path]] = defaultdict(list)
-    for path in tables:
+    for path in sorted(tables, key=_place):
         families[_stem(path)].append(path)
-    if len(families) > 1:
-        raise _several(directory, [_pattern(family) for family in families.values()])
-    return Found(_complete(tables))
+    return _chosen(directory, families, split)
 
 
 def _visible(directory: Path) -> Iterator[Path]:
@@ -191,23 +200,15 @@ def _is_table(path: Path) -> bool:
     return path.suffix in _SUFFIXES and path.is_file()
 
 
-def _part(path: Path) -> int | None:
-    """Return the number of a part."""
-    mark = None if _SHARD.search(path.stem) else _PART.match(path.stem)
-    return None if mark is None else int(mark[1] or mark[2])
-
-
-def _place(path: Path) -> tuple[int, str]:
-    """Return what sorts files: parts by number, others by name."""
-    number = _part(path)
-    return (-1 if number is None else number, path.name)
+def _place(path: Path) -> list[tuple[int, str]]:
+    """Return what sorts files: their numbers count as such."""
+    return [(int(word) if word.isdecimal() else -1, word) for word in _NUMBER.split(path.stem)]
 
 
 def _stem(path: Path) -> str:
     """Return what the files of a split have in common."""
-    if _part(path) is not None:
-        return "part" if path.name.startswith("part") else ""
-    return _SHARD.sub("", path.stem)
+    stem, marks = _SHARD.subn("", path.stem)
+    return stem if marks else _NUMBER.sub("*", stem)
 
 
 def _pattern(family: list[Path]) -> str:
@@ -215,8 +216,8 @@ def _pattern(family: list[Path]) -> str:
     first = family[0]
     if len(family) == 1:
         return str(first)
-    between = "" if _part(first) is not None else "-"
-    return str(first.with_name(f"{_stem(first)}{between}*{first.suffix}"))
+    stem = f"{_stem(first)}-*" if _SHARD.search(first.stem) else _stem(first)
+    return str(first.with_name(f"{stem}{first.suffix}"))
 
 
 def _complete(family: list[Path]) -> list[Path]:

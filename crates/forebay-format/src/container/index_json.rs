@@ -11,7 +11,7 @@ use crate::file::{Input, read_json};
 use crate::{Error, Format};
 
 /// The name of the file.
-const NAME: &str = "index.json";
+pub(crate) const NAME: &str = "index.json";
 
 /// Keys that tell the formats apart.
 #[derive(Deserialize)]

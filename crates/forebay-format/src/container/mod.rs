@@ -6,6 +6,7 @@
 pub mod array_record;
 pub mod arrow;
 mod columns;
+mod directory;
 pub(crate) mod folder;
 pub mod hdf5;
 mod index_json;
@@ -19,6 +20,7 @@ pub mod parquet;
 mod raw;
 pub mod recordio;
 pub(crate) mod registry;
+mod signature;
 pub mod tar;
 pub mod tfrecord;
 mod tokens;

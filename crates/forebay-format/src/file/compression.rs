@@ -11,9 +11,9 @@ pub(crate) struct Compression {
     command: &'static str,
 }
 
-/// First bytes.
+/// First bytes; of gzip with its only method, since two bytes may begin anything.
 const KNOWN: [(&[u8], Compression); 4] = [
-    (b"\x1f\x8b", Compression { name: "gzip", command: "gunzip --keep" }),
+    (b"\x1f\x8b\x08", Compression { name: "gzip", command: "gunzip --keep" }),
     (b"\x28\xb5\x2f\xfd", Compression { name: "zstd", command: "unzstd --keep" }),
     (b"BZh", Compression { name: "bzip2", command: "bunzip2 --keep" }),
     (b"\xfd7zXZ\0", Compression { name: "xz", command: "unxz --keep" }),

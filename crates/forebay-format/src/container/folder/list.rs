@@ -9,6 +9,7 @@ use std::thread;
 use rustix::fs::{AtFlags, FileType, RawDir, StatxFlags};
 use rustix::io::Errno;
 
+use super::foreign::is_leftover;
 use crate::threads::start_up_to;
 
 /// Room for the entries that one getdents64(2) brings \[bytes\]: about 2,000.
@@ -67,6 +68,7 @@ pub(super) struct Entries {
     pub(super) directories: Names,
     /// Entries that are skipped.
     pub(super) hidden: u64,
+    pub(super) leftovers: u64,
     pub(super) links: u64,
     pub(super) special: u64,
 }
@@ -84,6 +86,7 @@ pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Entries> {
         match name {
             b"." | b".." => {}
             [b'.', ..] => found.hidden += 1,
+            _ if is_leftover(name) => found.leftovers += 1,
             // Some file systems give the type of an entry only through statx(2).
             _ if entry.file_type() == FileType::Unknown => unknown.push(name.to_vec()),
             _ => found.add(name, entry.file_type()),

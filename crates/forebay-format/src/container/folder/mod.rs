@@ -10,6 +10,7 @@
 //! Memory depends on the largest directory, not on the number of files. Symbolic links are not
 //! followed.
 
+pub(crate) mod foreign;
 mod list;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use forebay_types::{Dtype, Field, Layout};
 use rustix::fs::{CWD, Mode, OFlags};
 use serde_json::json;
 
+use crate::container::signature::{self, Detected};
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::block::OFFSET_LIMIT;
@@ -46,11 +48,19 @@ const LABEL: &str = "label";
 /// Name of the symbolic links among the entries that are no samples.
 pub(crate) const SYMBOLIC_LINKS: &str = "symbolic links";
 
+/// Files with a telling ending that hold something else: from then on it tells nothing.
+const MAX_MISTAKEN: u32 = 4;
+
+/// Version of the rules what is a sample and which classes there are: sidecars of others are stale.
+const RULES: u8 = 1;
+
 /// A folder, open for reading.
 #[derive(Debug)]
 pub struct Folder {
     input: Input,
     root: OwnedFd,
+    /// Whether files of many samples are refused: not where the caller stated the format.
+    refuses_foreign: bool,
     /// Names of the classes in the order of their numbers; empty if the files lie in the folder
     /// itself.
     classes: Vec<Vec<u8>>,
@@ -83,7 +93,8 @@ impl Folder {
         let state = state(&root, path, &classes)?;
         // A folder has no bytes of its own: the index knows those of its files.
         let input = Input::from_source(path, Arc::new(Vec::<u8>::new()))?;
-        Ok(Self { input, root, classes, fields, state })
+        let refuses_foreign = options.format.is_none();
+        Ok(Self { input, root, refuses_foreign, classes, fields, state })
     }
 
     /// The directory of this name, which is empty for the folder itself.
@@ -97,7 +108,7 @@ impl Folder {
 /// The state of a folder, to detect changes: the times of the folder and of the directories in it.
 fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>]) -> Result<ShardState, Error> {
     let own_ns = modified_ns(root).map_err(|errno| failed("inspect", path, errno))?;
-    let mut text = own_ns.to_le_bytes().to_vec();
+    let mut text = [&[RULES][..], &own_ns.to_le_bytes()].concat();
     let times = call_all(classes.len(), &|class| {
         let name = Path::new(OsStr::from_bytes(&classes[class]));
         open_beneath(root, name, OFlags::DIRECTORY).and_then(modified_ns)
@@ -140,6 +151,8 @@ struct Scan<'a> {
     waiting: usize,
     files: u64,
     bytes: u64,
+    /// How many files with such an ending held something else.
+    mistaken: BTreeMap<&'static str, u32>,
 }
 
 impl Scan<'_> {
@@ -164,6 +177,7 @@ impl Scan<'_> {
         let beside = if is_top && !self.folder.classes.is_empty() { found.files.len() as u64 } else { 0 };
         let excluded = [
             ("hidden files and directories", found.hidden),
+            ("left behind by systems and writers (Thumbs.db, _SUCCESS)", found.leftovers),
             (SYMBOLIC_LINKS, found.links),
             ("devices, pipes and sockets", found.special),
             ("files beside the class directories", beside),
@@ -172,12 +186,40 @@ impl Scan<'_> {
             *self.summary.excluded.entry(what.to_owned()).or_default() += count;
         }
         let files = if beside > 0 { Names::default() } else { found.files };
+        self.refuse_foreign(&name, &files)?;
         self.waiting += files.len();
         self.listed.push(Listed { number, name, fd, modified_ns, label, files });
         if self.waiting >= FILES_AT_ONCE || self.listed.len() >= DIRECTORIES_AT_ONCE {
             self.flush()?;
         }
         Ok(number)
+    }
+
+    /// Refuses files that hold many samples; of a directory one of each ending is looked at.
+    fn refuse_foreign(&mut self, directory: &Path, files: &Names) -> Result<(), Error> {
+        if !self.folder.refuses_foreign {
+            return Ok(());
+        }
+        let mut seen = Vec::new();
+        for name in files.iter() {
+            let Some(ending) = foreign::ending(name).filter(|ending| !seen.contains(ending)) else {
+                continue;
+            };
+            seen.push(ending);
+            let mistaken = self.mistaken.entry(ending).or_default();
+            if *mistaken >= MAX_MISTAKEN {
+                continue;
+            }
+            let name = directory.join(OsStr::from_bytes(name));
+            // A file that cannot be read is named when it is.
+            match signature::file(&self.folder.input.path().join(&name)) {
+                Ok(Detected::Like(format)) if !foreign::may_be_sample(format) => {
+                    return Err(foreign::refuse(self.folder.input.path(), &name, format.name()));
+                }
+                _ => *mistaken += 1,
+            }
+        }
+        Ok(())
     }
 
     /// Takes the files of the directories that were listed.
@@ -290,6 +332,7 @@ impl Container for Folder {
             waiting: 0,
             files: 0,
             bytes: 0,
+            mistaken: BTreeMap::new(),
         };
         // The last one is listed next; classes are numbered by the order of their names.
         let mut waiting = Vec::new();

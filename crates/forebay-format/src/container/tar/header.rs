@@ -49,7 +49,9 @@ impl Header {
             return Ok(None);
         }
         let (unsigned, signed) = sums(block);
-        let stored = number(field(block, CHECKSUM)).filter(|stored| *stored == unsigned || *stored == signed);
+        // An empty field is the number 0, which is the sum of no header.
+        let stored =
+            number(field(block, CHECKSUM)).filter(|stored| *stored == unsigned || Some(*stored) == signed);
         if stored.is_none() {
             return Err(HeaderError {
                 offset: CHECKSUM.0 as u64,
@@ -85,8 +87,8 @@ pub(super) fn text(bytes: &[u8]) -> &[u8] {
 }
 
 /// Sums of all bytes, with blanks in place of the checksum: of unsigned bytes as the standard
-/// requires, of signed ones as some old writers computed it.
-fn sums(block: &Block) -> (u64, u64) {
+/// requires, of signed ones as some old writers computed it, unless that is negative.
+fn sums(block: &Block) -> (u64, Option<u64>) {
     let (mut unsigned, mut signed) = (0_i64, 0_i64);
     for (at, byte) in block.iter().enumerate() {
         let inside = (CHECKSUM.0..CHECKSUM.0 + CHECKSUM.1).contains(&at);
@@ -94,7 +96,7 @@ fn sums(block: &Block) -> (u64, u64) {
         unsigned += i64::from(byte);
         signed += i64::from(byte as i8);
     }
-    (unsigned as u64, signed.max(0) as u64)
+    (unsigned as u64, u64::try_from(signed).ok())
 }
 
 /// A number: octal digits between blanks and NULs, or base 256 where the first byte is 0x80. An
@@ -168,11 +170,16 @@ mod tests {
     fn the_checksum_is_checked_in_both_ways_of_summing() {
         let mut header = block(b"caf\xc3\xa9", b"0", b'0');
         assert!(Header::parse(&header).is_ok());
-        let signed = format!("{:06o}\0 ", sums(&header).1);
+        let signed = format!("{:06o}\0 ", sums(&header).1.expect("a positive sum"));
         header[148..156].copy_from_slice(signed.as_bytes());
         assert!(Header::parse(&header).is_ok());
         header[0] ^= 1;
         assert_eq!(Header::parse(&header).expect_err("refused").what, "header checksum");
         assert_eq!(Header::parse(&[0; 512]), Ok(None));
+        // The sum of signed bytes is negative, and the field is empty: numbers that are no header.
+        let mut numbers = [0xc0; 512];
+        numbers[148..156].fill(b' ');
+        numbers[124..136].fill(b' ');
+        assert_eq!(Header::parse(&numbers).expect_err("refused").what, "header checksum");
     }
 }

@@ -1,0 +1,211 @@
+//! What a directory is: a data set of some format, or a folder whose files are samples.
+//!
+//! Files with marks of a format decide at once. Of anything else a folder is made, unless something
+//! in it holds many samples: then each file of a data set would silently be one sample.
+//!
+//! How far it looks: a million files cannot be opened only to look, on storage where each takes a
+//! trip to a server. Names come with the listing. The first bytes are read of files whose names
+//! promise many samples, and of the first file of a directory. Of the directories below, up to
+//! [`PROBED_DIRECTORIES`] are listed, evenly spread, as far as [`LISTED_ENTRIES`], and in each its
+//! first directory down to [`MAX_DEPTH`]. The scan, which lists everything, looks at all names
+//! ([`Folder`](super::folder)).
+
+use std::ffi::OsString;
+use std::fs::FileType;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::folder::foreign;
+use super::index_json;
+use super::signature::{self, Detected};
+use crate::{Error, Format};
+
+/// Files that identify the kind of a directory.
+const LMDB: [&str; 2] = ["data.mdb", "lock.mdb"];
+const ZARR: [&str; 3] = ["zarr.json", ".zarray", ".zgroup"];
+
+/// A directory in a table of Delta Lake, which says which files are of its latest version.
+const DELTA: &str = "_delta_log";
+
+/// The names of what they mark.
+const ZARR_ARRAY: &str = "a Zarr array";
+const DELTA_TABLE: &str = "a table of Delta Lake: DeltaTable.to_pyarrow_table() has its latest version";
+
+/// Entries of a directory that are listed to find out what it is.
+const LISTED_ENTRIES: usize = 1024;
+
+/// Directories of a folder that are looked into.
+const PROBED_DIRECTORIES: usize = 8;
+
+/// Directories that are looked into below each other.
+const MAX_DEPTH: usize = 4;
+
+/// Files with a telling name of which the first bytes are read, per directory.
+const PROBED_FILES: usize = 4;
+
+/// What a directory is.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Like(Format),
+    /// Something that is not read.
+    Other(&'static str),
+    /// Nothing but what is hidden.
+    Empty,
+}
+
+/// Finds out what a directory is; an error where it holds many samples, but not as a format of
+/// directories.
+pub(super) fn detect(path: &Path) -> Result<Kind, Error> {
+    let entries = Entries::list(path)?;
+    if let Some(kind) = entries.kind(path)? {
+        return Ok(kind);
+    }
+    if entries.files.is_empty() && entries.directories.is_empty() {
+        return Ok(Kind::Empty);
+    }
+    // A directory of files that each hold many samples is rather a data set of these. Files beside
+    // directories are no samples: only the first one is looked at.
+    let looked_at = if entries.directories.is_empty() { PROBED_FILES } else { 0 };
+    if let Some((name, format)) = entries.file_of_many(path, looked_at, |_| true) {
+        return Err(Error::Usage {
+            message: format!(
+                "{} may be a folder whose files are samples, or one of {format} files of many samples, like {}",
+                path.display(),
+                path.join(name).display()
+            ),
+            hint: format!(
+                "name the files, for example {:?}, or pass format=\"folder\"",
+                foreign::meant(path, Path::new(name))
+            ),
+        });
+    }
+    if let Some(error) = entries.refuse_splits(path) {
+        return Err(error);
+    }
+    for name in spread(&entries.directories) {
+        refuse_many(path, Path::new(name), 1)?;
+    }
+    Ok(Kind::Like(Format::Folder))
+}
+
+/// Refuses a folder for what is in a directory of it.
+fn refuse_many(folder: &Path, name: &Path, depth: usize) -> Result<(), Error> {
+    let path = folder.join(name);
+    // A directory that cannot be listed is named by the scan.
+    let Ok(entries) = Entries::list(&path) else { return Ok(()) };
+    match entries.kind(&path) {
+        Ok(Some(Kind::Like(format))) => return Err(foreign::refuse(folder, name, format.name())),
+        Ok(Some(Kind::Other(what @ (ZARR_ARRAY | DELTA_TABLE)))) => {
+            return Err(foreign::refuse_unread(&path, what));
+        }
+        // Some other index.json may be a sample.
+        _ => {}
+    }
+    let counts = |format| !foreign::may_be_sample(format);
+    if let Some((file, format)) = entries.file_of_many(&path, PROBED_FILES, counts) {
+        return Err(foreign::refuse(folder, &name.join(file), format));
+    }
+    if let Some(error) = entries.refuse_splits(&path) {
+        return Err(error);
+    }
+    match entries.directories.first() {
+        Some(first) if depth < MAX_DEPTH => refuse_many(folder, &name.join(first), depth + 1),
+        _ => Ok(()),
+    }
+}
+
+/// Up to [`PROBED_DIRECTORIES`] names, evenly spread, the first and the last among them.
+fn spread(names: &[OsString]) -> impl Iterator<Item = &OsString> {
+    let count = names.len().min(PROBED_DIRECTORIES);
+    (0..count).map(move |place| &names[place * (names.len() - 1) / (count - 1).max(1)])
+}
+
+/// The first entries of a directory, sorted.
+#[derive(Debug, Default)]
+struct Entries {
+    files: Vec<OsString>,
+    directories: Vec<OsString>,
+    /// Names of files that identify the kind of the directory.
+    marks: Vec<&'static str>,
+    /// Whether there are no others.
+    is_complete: bool,
+}
+
+impl Entries {
+    fn list(path: &Path) -> Result<Self, Error> {
+        let error =
+            |source| Error::Io { action: "list".to_owned(), path: path.to_owned(), offset: None, source };
+        let mut found = Self::default();
+        let mut listing = path.read_dir().map_err(error)?;
+        for entry in listing.by_ref().take(LISTED_ENTRIES).flatten() {
+            let name = entry.file_name();
+            let mut marks = LMDB.iter().chain(&ZARR).chain(&[index_json::NAME, DELTA]);
+            found.marks.extend(marks.find(|mark| name == **mark));
+            if name.as_bytes().starts_with(b".") || foreign::is_leftover(name.as_bytes()) {
+                continue;
+            }
+            let is = |kind: fn(&FileType) -> bool, of_link: fn(&Path) -> bool| match entry.file_type() {
+                Ok(found) if found.is_symlink() => of_link(&entry.path()),
+                found => found.is_ok_and(|found| kind(&found)),
+            };
+            if is(FileType::is_dir, Path::is_dir) {
+                found.directories.push(name);
+            } else if is(FileType::is_file, Path::is_file) {
+                found.files.push(name);
+            }
+        }
+        found.is_complete = listing.next().is_none();
+        found.files.sort();
+        found.directories.sort();
+        Ok(found)
+    }
+
+    fn has(&self, path: &Path, name: &str) -> bool {
+        self.marks.contains(&name) || (!self.is_complete && path.join(name).exists())
+    }
+
+    /// What the files with marks say.
+    fn kind(&self, path: &Path) -> Result<Option<Kind>, Error> {
+        if LMDB.iter().any(|name| self.has(path, name)) {
+            return Ok(Some(Kind::Like(Format::Lmdb)));
+        }
+        if ZARR.iter().any(|name| self.has(path, name)) {
+            return Ok(Some(Kind::Other(ZARR_ARRAY)));
+        }
+        if self.has(path, DELTA) {
+            return Ok(Some(Kind::Other(
+                "a table of Delta Lake: DeltaTable.to_pyarrow_table() has its latest version",
+            )));
+        }
+        if !self.has(path, index_json::NAME) || !index_json::is_in(path) {
+            return Ok(None);
+        }
+        let found = index_json::format(path)?;
+        Ok(Some(
+            found
+                .map_or(Kind::Other("a directory with an index.json of neither MDS nor LitData"), Kind::Like),
+        ))
+    }
+
+    /// A file that holds many samples, of a format that counts, and that format: the first file, or
+    /// one of some with telling names.
+    fn file_of_many(
+        &self,
+        path: &Path,
+        telling: usize,
+        counts: impl Fn(Format) -> bool,
+    ) -> Option<(&OsString, &'static str)> {
+        let named = self.files.iter().filter(|name| foreign::ending(name.as_bytes()).is_some());
+        // A file that cannot be read is named when it is.
+        self.files.first().into_iter().chain(named.take(telling)).find_map(|name| {
+            match signature::file(&path.join(name)) {
+                Ok(Detected::Like(format)) if counts(format) => Some((name, format.name())),
+                _ => None,
+            }
+        })
+    }
+
+    fn refuse_splits(&self, path: &Path) -> Option<Error> {
+        foreign::refuse_splits(path, self.directories.iter().map(|name| name.as_bytes()))
+    }
+}
