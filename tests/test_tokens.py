@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import pickle
 import struct
+import tarfile
 import warnings
+import zlib
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -288,3 +293,140 @@ def test_a_changed_index_is_noticed(tmp_path):
     write_pair(tmp_path / "x", values(count=60), [30, 30])
     second = quietly(path, 10, documents="cut")
     assert first.fingerprint != second.fingerprint
+
+
+def write_llm_c(path, tokens, magic, version, count=None):
+    """Write a file as llm.c does, from its description."""
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, version, len(tokens) if count is None else count
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+    return path
+
+
+@pytest.mark.parametrize(("magic", "version", "dtype"), [(20240520, 1, "uint16"), (20240801, 7, "uint32")])
+def test_the_header_of_llm_c_is_no_token_and_says_their_type(tmp_path, magic, version, dtype):
+    tokens = values(dtype, 100)
+    path = write_llm_c(tmp_path / "x.bin", tokens, magic, version)
+    dataset = quietly(path, 9, stride=8)
+    assert dataset.fields == {"tokens": (dtype, (9,))}
+    np.testing.assert_array_equal([one["tokens"] for one in dataset], cut(tokens, 9, 8))
+    with pytest.raises(forebay.OptionError, match="dtype=int64"):
+        forebay.tokens(path, 9, dtype="i8")
+    with pytest.raises(
+        forebay.FormatError, match=r"number of tokens at offset 8: expected what .* found 101"
+    ):
+        forebay.tokens(write_llm_c(tmp_path / "cut.bin", tokens, magic, version, 101), 9)
+    with pytest.raises(forebay.FormatError, match=r"version 9 \(expected [17]\)"):
+        forebay.tokens(write_llm_c(tmp_path / "new.bin", tokens, magic, 9), 9)
+
+
+def test_header_bytes_are_left_out_whatever_they_are(tmp_path):
+    tokens = values(count=100)
+    (tmp_path / "x.bin").write_bytes(b"PAR1" + tokens.tobytes())
+    dataset = quietly(tmp_path / "x.bin", 10, dtype="u2", header_bytes=4)
+    np.testing.assert_array_equal([one["tokens"] for one in dataset], cut(tokens, 10, 10))
+    whole = quietly(tmp_path / "x.bin", 102, dtype="u2", header_bytes=0)
+    assert whole[0]["tokens"].tobytes() == (tmp_path / "x.bin").read_bytes()
+    with pytest.raises(forebay.FormatError, match="at least 205, as header_bytes= says, found 204"):
+        forebay.tokens(tmp_path / "x.bin", 10, dtype="u2", header_bytes=205)
+    with pytest.raises(forebay.OptionError, match="header_bytes=: expected a number, at least 0, found -1"):
+        forebay.tokens(tmp_path / "x.bin", 10, dtype="u2", header_bytes=-1)
+
+
+def other_files(directory):
+    """Write a file of each kind that is no file of tokens: name → what it is called."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    h5py = pytest.importorskip("h5py")
+    table = pa.table({"ids": list(range(300))})
+    pq.write_table(table, directory / "x.parquet")
+    with pa.OSFile(str(directory / "x.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    np.savez(directory / "x.npz", ids=np.arange(300))
+    with h5py.File(directory / "x.h5", "w") as file:
+        file["ids"] = np.arange(300)
+    with lmdb.open(str(directory / "x.mdb"), subdir=False, lock=False) as environment:
+        environment.begin(write=True).put(b"a", b"b")
+    (directory / "x.gz").write_bytes(gzip.compress(bytes(300)))
+    (directory / "x.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(300))
+    (directory / "x.zlib").write_bytes(zlib.compress(bytes(300)))
+    (directory / "x.json").write_text(json.dumps({"ids": list(range(300))}))
+    (directory / "x.jsonl").write_text('{"text": "a"}\n' * 90)
+    (directory / "x.csv").write_text("id,text\n1,a\n" * 90)
+    (directory / "x.txt").write_text("It was a dark and stormy night.\n" * 30)
+    (directory / "x.pkl").write_bytes(pickle.dumps(list(range(300)), 4))
+    header = b'{"ids":{"dtype":"I32","shape":[75],"data_offsets":[0,300]}}'
+    (directory / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(300))
+    with tarfile.open(directory / "x.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    names = {
+        "parquet": "parquet",
+        "arrow": "arrow",
+        "npz": "npz",
+        "h5": "hdf5",
+        "mdb": "lmdb",
+        "gz": "gzip",
+        "zst": "zstd",
+        "zlib": "zlib",
+        "json": "JSON",
+        "jsonl": "JSON in lines",
+        "csv": "CSV",
+        "txt": "text",
+        "pkl": "pickle",
+        "safetensors": "safetensors",
+        "tar": "tar",
+    }
+    assert {path.suffix[1:] for path in directory.iterdir()} == names.keys()
+    return names
+
+
+def test_files_of_other_formats_are_no_tokens(tmp_path):
+    for ending, name in other_files(tmp_path).items():
+        path = tmp_path / f"x.{ending}"
+        with pytest.raises(forebay.FormatError, match=r"tokens in another format .* it looks like") as caught:
+            forebay.tokens(path, 4, dtype="u2")
+        message, _, hint = str(caught.value).partition("\nhint: ")
+        assert name in message
+        assert "header_bytes=0 takes all its bytes as tokens" in hint
+        taken = quietly(path, 4, dtype="u1", header_bytes=0)
+        assert bytes(taken[0]["tokens"]) == path.read_bytes()[:4]
+    # Letters are tokens where each has a byte.
+    assert len(quietly(tmp_path / "x.txt", 32, dtype="u1")) == 30
+
+
+def test_ids_that_begin_like_a_short_mark_are_tokens(tmp_path):
+    for first in (0x9C78, 0x0178, 0x8B1F, 0xD8FF, 0x5A42):
+        tokens = values(count=400)
+        tokens[0] = first
+        tokens.tofile(tmp_path / f"{first}.bin")
+        assert quietly(tmp_path / f"{first}.bin", 400, dtype="u2")[0]["tokens"][0] == first
+
+
+@pytest.mark.parametrize("access", ["auto", "pread"])
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "int64"])
+def test_ids_beyond_the_vocabulary_raise_with_their_place(tmp_path, access, dtype):
+    tokens = values(dtype)
+    path = tmp_path / "x.npy"
+    np.save(path, tokens)
+    reading = {"memory": MEMORY, "strategy": forebay.Strategy(access=access), "last": "short"}
+    whole = quietly(path, 50, vocabulary=120)
+    with forebay.Loader(whole, 10, order="shuffle", **reading) as loader:
+        assert sum(len(batch.indices) for batch in loader) == len(whole)
+    tokens[777] = 120
+    np.save(path, tokens)
+    dataset = quietly(path, 50, vocabulary=120)
+    offset = path.stat().st_size - tokens.nbytes + 777 * tokens.itemsize
+    wrong = f"id of a token at offset {offset}: expected 0 to 119, as vocabulary=120 says, found 120"
+    with pytest.raises(forebay.FormatError, match=wrong):
+        dataset[777 // 50]
+    assert dataset[0]["tokens"].tolist() == tokens[:50].tolist()
+    for order in ("sequential", "shuffle"):
+        with (
+            forebay.Loader(dataset, 10, order=order, **reading) as loader,
+            pytest.raises(forebay.FormatError, match=wrong),
+        ):
+            list(loader)
+    # Who does not ask gets what is there, by the same index.
+    assert quietly(path, 50)[777 // 50]["tokens"][777 % 50] == 120
+    assert dataset.fingerprint == quietly(path, 50).fingerprint
+    assert dataset.native.verify()["bad_samples"] == 1

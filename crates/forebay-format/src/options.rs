@@ -37,8 +37,10 @@ impl OpenOptions {
             key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
         }
         if let Some(tokens) = tokens {
+            // What readers check changes no sample.
+            let tokens = TokenLayout { vocabulary: None, ..tokens.clone() };
             key.extend(b"\0tokens=");
-            key.extend(serde_json::to_vec(tokens).expect("numbers and text are JSON"));
+            key.extend(serde_json::to_vec(&tokens).expect("numbers and text are JSON"));
         }
         if sample_axis.is_file() {
             key.extend(b"\0sample_axis=None");
@@ -122,6 +124,13 @@ pub struct TokenLayout {
     pub stride: u64,
     /// What the bounds of documents do.
     pub documents: Documents,
+    /// Bytes before the first token, of files that are nothing else; `None`: as the file says,
+    /// whose first bytes are looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header_bytes: Option<u64>,
+    /// Ids are below this, which readers check; `None`: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<u64>,
 }
 
 /// What the bounds of documents do to windows of tokens.

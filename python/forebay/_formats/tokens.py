@@ -29,13 +29,16 @@ def tokens(
     dtype: npt.DTypeLike | None = None,
     stride: int | None = None,
     documents: Literal["ignore", "cut"] = "ignore",
+    header_bytes: int | None = None,
+    vocabulary: int | None = None,
     field: str = "tokens",
 ) -> TokenDataset:
     """Open files of tokens, of which a sample is a window of consecutive tokens.
 
-    Files are npy arrays of one axis, files of nothing but tokens, or pairs of Megatron-LM, of which
-    ``path`` names the ``.bin`` and the ``.idx`` lies beside it. A directory that LitData wrote for
-    ``TokensLoader`` stands for its chunks (docs/formats/tokens.md).
+    Files are npy arrays of one axis, files of nothing but tokens, those of llm.c, or pairs of
+    Megatron-LM, of which ``path`` names the ``.bin`` and the ``.idx`` lies beside it. A directory
+    that LitData wrote for ``TokensLoader`` stands for its chunks. A file that begins like another
+    format is refused (docs/formats/tokens.md).
 
     Parameters
     ----------
@@ -53,6 +56,12 @@ def tokens(
         What the bounds of documents do. ``ignore``: windows go across them
         (:meth:`TokenDataset.document_ids`). ``cut``: a window ends with its document, so windows
         have different lengths. Default ``ignore``.
+    header_bytes : int, optional
+        Bytes before the first token of a file that is tokens alone after them. The file is taken as
+        that, whatever it begins with. Default: as the file says.
+    vocabulary : int, optional
+        Number of ids. A token that is not from 0 to below it raises a :class:`FormatError` with
+        file and offset when it is read. Default: any id is taken.
     field : str, optional
         Name of the field. Default ``"tokens"``.
 
@@ -77,6 +86,8 @@ def tokens(
             raise option_error(
                 f"forebay.tokens: {name}=: expected a number of tokens, from 1 to 2**40 - 1, found {value!r}"
             )
+    _check_count("header_bytes", header_bytes, 0)
+    _check_count("vocabulary", vocabulary, 1)
     if documents not in ("ignore", "cut"):
         raise option_error(f'forebay.tokens: documents=: expected "ignore" or "cut", found {documents!r}')
     if not isinstance(field, str) or not field:
@@ -86,10 +97,22 @@ def tokens(
         "window": int(window),
         "stride": int(stride),
         "documents": documents,
+        "header_bytes": None if header_bytes is None else int(header_bytes),
+        "vocabulary": None if vocabulary is None else int(vocabulary),
     }
     found = TokenDataset(expand(path), fields=[field], tokens=json.dumps(layout))
     warn_of_repeated(found)
     return found
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 1 << 63
+    ):
+        raise option_error(
+            f"forebay.tokens: {name}=: expected a number, at least {least}, found {value!r}",
+            "vocabulary= is len(tokenizer)" if name == "vocabulary" else None,
+        )
 
 
 def _dtype(dtype: npt.DTypeLike) -> str:

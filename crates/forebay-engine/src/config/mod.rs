@@ -150,7 +150,7 @@ pub fn decide(
         }
         None => plain_order(options, index)?,
     };
-    let read_options = read_options(options, cores);
+    let read_options = read_options(options, index, cores);
     let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
     let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
         .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
@@ -197,7 +197,7 @@ fn without_effect(
     fallbacks
 }
 
-fn read_options(options: &Options, cores: usize) -> ReadOptions {
+fn read_options(options: &Options, index: &Index, cores: usize) -> ReadOptions {
     let strategy = &options.strategy;
     ReadOptions {
         node_ranks: options.local_ranks.len(),
@@ -208,7 +208,7 @@ fn read_options(options: &Options, cores: usize) -> ReadOptions {
         coalesce: strategy.coalesce,
         prefetch_windows: strategy.prefetch_windows,
         batch_buffers: strategy.batch_buffers,
-        checksums: options.checksums,
+        checksums: options.checksums || index.has_vocabulary(),
         store: options.strategy.store.is_some(),
         decode_threads: decode_threads(&options.decode, cores),
     }

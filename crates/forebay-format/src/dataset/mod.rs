@@ -186,13 +186,18 @@ impl Dataset {
     /// Reads a sidecar of this dataset.
     pub fn index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
         self.checked_index(bytes)
-            .map(|index| index.selecting(self.selection.clone()))
+            .map(|index| self.adapted(index))
             .map_err(|error| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(error) })
     }
 
     /// Reads a sidecar of this dataset that another process has compared with the files.
     pub fn shared_index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
-        Ok(Index::from_bytes(bytes, self.fingerprint)?.selecting(self.selection.clone()))
+        Ok(self.adapted(Index::from_bytes(bytes, self.fingerprint)?))
+    }
+
+    /// An index with what the caller chose, and no sidecar holds.
+    fn adapted(&self, index: Index) -> Index {
+        index.checking(self.options.tokens.as_ref()).selecting(self.selection.clone())
     }
 
     /// Reads a sidecar and compares it with the files.

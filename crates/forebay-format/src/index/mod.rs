@@ -21,7 +21,7 @@ use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId
 
 use crate::codec::{self, CodecError};
 use crate::schema::Schema;
-use crate::{Error, SidecarError, Summary};
+use crate::{Error, SidecarError, Summary, TokenLayout};
 use cache::{Cache, Held};
 use guard::Guard;
 use names::Names;
@@ -391,10 +391,25 @@ impl Index {
         guard.check_head(unit.guard, extent, head, Path::new(&shard.name))
     }
 
-    /// Whether the format keeps a checksum of every record that [`Index::check_data`] computes.
-    /// Checksums of chunks are codecs, and always checked.
+    /// Whether [`Index::check_data`] checks records: the format keeps a checksum of every one, or
+    /// the caller stated a vocabulary. Checksums of chunks are codecs, and always checked.
     pub fn has_checksums(&self) -> bool {
-        self.guards.iter().any(|guard| matches!(guard, Guard::RecordChecksum))
+        self.has_vocabulary() || self.guards.iter().any(|guard| matches!(guard, Guard::RecordChecksum))
+    }
+
+    /// Whether the caller stated a vocabulary, so that every record is checked.
+    pub fn has_vocabulary(&self) -> bool {
+        self.guards.iter().any(|guard| matches!(guard, Guard::Vocabulary { .. }))
+    }
+
+    /// The same index, whose tokens are checked to be below a number of ids, if there is one.
+    #[must_use]
+    pub(crate) fn checking(mut self, tokens: Option<&TokenLayout>) -> Self {
+        let ids = tokens.and_then(|tokens| tokens.vocabulary);
+        if let (Some(ids), [field]) = (ids, &self.fields[..]) {
+            self.guards = vec![Guard::Vocabulary { ids, dtype: field.dtype }; self.guards.len()];
+        }
+        self
     }
 
     /// Checks the data of a stored record, which lies at `extent` between `head` and `tail`,

@@ -1,10 +1,12 @@
 //! Files of tokens, of which a sample is a window: consecutive tokens, in most trainings one more
 //! than the context has, since targets are inputs shifted by one.
 //!
-//! The tokens are the elements of an npy array of one axis, all bytes of a file, those of a pair of
-//! Megatron-LM (`megatron.rs`), or those of a chunk of `LitData`. Windows begin every `stride`
+//! The tokens are the elements of an npy array of one axis, all bytes of a file or those after a
+//! header (`llm_c.rs`), those of a pair of Megatron-LM (`megatron.rs`), or those of a chunk of
+//! `LitData`. A file that begins like another format is refused. Windows begin every `stride`
 //! tokens and may overlap. The layouts and the windows are in `docs/formats/tokens.md`.
 
+mod llm_c;
 mod megatron;
 
 use std::ops::Range;
@@ -14,6 +16,7 @@ use forebay_types::{Dtype, Field, Layout};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::npy::{Array, ItemKind, MAGIC};
+use crate::container::signature::{self, Detected};
 use crate::container::{Column, Container, ScanSummary, header_digest, litdata};
 use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
@@ -53,6 +56,10 @@ impl TokenFile {
     /// lists.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<Self>, Error> {
         if path.is_dir() {
+            if options.tokens.as_ref().is_some_and(|layout| layout.header_bytes.is_some()) {
+                let message = format!("{}: header_bytes= is for files of tokens alone", path.display());
+                return Err(Error::Usage { message, hint: "leave it out".to_owned() });
+            }
             let chunks = litdata::token_chunks(path)?.into_iter();
             let found = |litdata::TokenChunk { input, dtype, place }| {
                 let header = place.start.to_le_bytes().to_vec();
@@ -62,7 +69,7 @@ impl TokenFile {
             return chunks.map(found).collect();
         }
         let input = Input::open(path)?;
-        let found = look(&input)?;
+        let found = look(&input, options.tokens.as_ref())?;
         Ok(vec![Self::of(path, input, found, options)?])
     }
 
@@ -144,8 +151,16 @@ impl TokenFile {
     }
 }
 
-/// Finds out what kind of file it is.
-fn look(input: &Input) -> Result<Found, Error> {
+/// Finds out what kind of file it is, unless the caller said where its tokens begin.
+fn look(input: &Input, layout: Option<&TokenLayout>) -> Result<Found, Error> {
+    if let Some(header_bytes) = layout.and_then(|layout| layout.header_bytes) {
+        if header_bytes > input.bytes() {
+            let expected = format!("at least {header_bytes}, as header_bytes= says");
+            return Err(input.corrupt(0, "bytes of the file", expected, input.bytes()));
+        }
+        let place = header_bytes..input.bytes();
+        return Ok(Found { dtype: None, place, pair: None, header: header_bytes.to_le_bytes().to_vec() });
+    }
     let mut magic = [0; MAGIC.len()];
     let count = input.read_most(0, &mut magic)?;
     if count == magic.len() && magic == MAGIC {
@@ -169,13 +184,42 @@ fn look(input: &Input) -> Result<Found, Error> {
         return Ok(Found { dtype: Some(dtype), place, pair: None, header });
     }
     let place = 0..input.bytes();
-    match Pair::open(input)? {
-        None => Ok(Found { dtype: None, place, pair: None, header: Vec::new() }),
-        Some(pair) => {
-            let header = pair.state();
-            Ok(Found { dtype: Some(pair.dtype()), place, pair: Some(pair), header })
-        }
+    if let Some(pair) = Pair::open(input)? {
+        let header = pair.state();
+        return Ok(Found { dtype: Some(pair.dtype()), place, pair: Some(pair), header });
     }
+    if let Some((header, dtype)) = llm_c::header(input)? {
+        let place = header.len() as u64..input.bytes();
+        return Ok(Found { dtype: Some(dtype), place, pair: None, header });
+    }
+    let are_bytes = layout.and_then(|layout| layout.dtype).is_some_and(|dtype| dtype.item_bytes() == 1);
+    refuse_others(input, are_bytes)?;
+    Ok(Found { dtype: None, place, pair: None, header: Vec::new() })
+}
+
+/// Refuses a file that is something else by its first bytes. Letters may be tokens of a byte each.
+fn refuse_others(input: &Input, are_bytes: bool) -> Result<(), Error> {
+    const AS_THEY_ARE: &str = "header_bytes=0 takes all its bytes as tokens";
+    let (found, hint) = match signature::of(input)? {
+        Detected::Like(format) => (
+            format!("it looks like {}", format.name()),
+            "write the ids alone, as numpy.save and ndarray.tofile do; forebay.open reads the file as it is",
+        ),
+        Detected::Other(name) => {
+            (format!("it looks like {name}"), "write the ids alone, as numpy.save and ndarray.tofile do")
+        }
+        Detected::Compressed(compression) => {
+            let hint = format!("{}; {AS_THEY_ARE}", compression.hint(input.path()));
+            let found = format!("it looks like a file compressed with {}", compression.name);
+            return Err(input.unsupported("tokens in another format", found, hint));
+        }
+        Detected::Text(text) if !are_bytes => (
+            format!("it looks like {}", text.name()),
+            "tokenize it, and write the ids with numpy.save; dtype=\"u1\" takes its bytes as tokens",
+        ),
+        Detected::Text(_) | Detected::Unknown | Detected::Empty => return Ok(()),
+    };
+    Err(input.unsupported("tokens in another format", found, format!("{hint}; {AS_THEY_ARE}")))
 }
 
 /// The type of the tokens, of what the caller said and what the file says.
