@@ -665,3 +665,91 @@ def test_tables_keep_types_and_shapes(tmp_path, between):
 def test_a_table_says_what_it_cannot_hold(tmp_path, says, between):
     with says(OptionError, between, ">i4", "x"):
         convert(NumpySource({"x": np.zeros(3, ">i4")}), tmp_path / f"a.{between}")
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """A folder of two classes, with files of one name in both and dots in names."""
+    root = tmp_path / "photos"
+    for label, kind in enumerate(("ant", "bee")):
+        (root / kind / "more").mkdir(parents=True)
+        for number, name in enumerate(("0.jpg", "1.x.JPEG", "more/0.jpeg")):
+            (root / kind / name).write_bytes(b"\xff\xd8\xff" + record(10 * label + number, 90 + number))
+    return root
+
+
+def files_of(root):
+    """(class number, path below the folder, bytes), in the order of a folder."""
+    return [
+        (label, f"{kind}/{name}", (root / kind / name).read_bytes())
+        for label, kind in enumerate(("ant", "bee"))
+        for name in ("0.jpg", "1.x.JPEG", "more/0.jpeg")
+    ]
+
+
+def test_a_labelled_folder_becomes_what_image_loaders_read(tmp_path, labelled):
+    expected = files_of(labelled)
+    done = convert(source_of(labelled), tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        members = [(member.name, archive.extractfile(member).read()) for member in archive]
+    keys = ["ant/0", "ant/1_x", "ant/more/0", "bee/0", "bee/1_x", "bee/more/0"]
+    assert [name for name, _ in members] == [f"{key}.{kind}" for key in keys for kind in ("jpg", "cls")]
+    assert [content for _, content in members[::2]] == [data for _, _, data in expected]
+    assert [content for _, content in members[1::2]] == [b"%d" % label for label, _, _ in expected]
+    assert len(done.notes) == 1
+    read = forebay.open(tmp_path / "a.tar", decode={"cls": "int"})
+    assert [(int(one["cls"]), bytes(one["jpg"])) for one in read] == [
+        (label, data) for label, _, data in expected
+    ]
+    # Caffe's messages of encoded images.
+    convert(source_of(labelled), tmp_path / "a.lmdb")
+    found = forebay.open(tmp_path / "a.lmdb")
+    assert [(int(one["label"]), bytes(one["image"])) for one in found] == [
+        (label, data) for label, _, data in expected
+    ]
+
+
+def test_files_of_one_length_become_both_fields_of_hdf5_and_others_are_told_where_to(
+    tmp_path, labelled, says
+):
+    with says(OptionError, "tar"):
+        convert(source_of(labelled), tmp_path / "a.h5")
+    for path in labelled.rglob("*.j*"):
+        path.write_bytes(path.read_bytes()[:90])
+    for path in labelled.rglob("*.J*"):
+        path.write_bytes(path.read_bytes()[:90])
+    shutil.copytree(labelled, tmp_path / "equal")
+    convert(source_of(tmp_path / "equal"), tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert list(file["label"]) == [0, 0, 0, 1, 1, 1]
+        assert [row.tobytes() for row in file["data"]] == [
+            data for _, _, data in files_of(tmp_path / "equal")
+        ]
+
+
+def test_pairs_of_records_become_samples_of_two_fields(tmp_path, says):
+    images = [record(number, 50 + number) for number in range(SAMPLES)]
+    with (
+        lmdb.open(str(tmp_path / "text.lmdb"), map_size=1 << 24) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, image in enumerate(images, 1):
+            transaction.put(b"image-%09d" % number, image)
+            transaction.put(b"label-%09d" % number, b"word %d" % number)
+        transaction.put(b"num-samples", b"%d" % SAMPLES)
+    with says(FormatError, "convert"):
+        len(forebay.open(tmp_path / "text.lmdb"))
+    assert len(forebay.open(tmp_path / "text.lmdb", schema="raw")) == 2 * SAMPLES
+    done = convert(source_of(tmp_path / "text.lmdb"), tmp_path / "text.tar")
+    assert done.samples == SAMPLES
+    dataset = forebay.open(tmp_path / "text.tar", decode={"label": "text"})
+    assert [(bytes(one["image"]), one["label"]) for one in dataset] == [
+        (image, f"word {number}") for number, image in enumerate(images, 1)
+    ]
+    with (
+        lmdb.open(str(tmp_path / "text.lmdb"), map_size=1 << 24) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.delete(b"label-000000009")
+    with pytest.raises(FormatError, match="expected the key label-000000009"):
+        convert(source_of(tmp_path / "text.lmdb"), tmp_path / "cut.tar")

@@ -23,6 +23,7 @@ from forebay._core import FormatError, OptionError, StorageError
 from forebay._paths import expand
 from forebay.tools.convert.columns import Column, names
 from forebay.tools.convert.hdf5_source import by_h5py
+from forebay.tools.convert.lmdb_pairs import by_lmdb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]
 
-__all__ = ["DatasetSource", "NumpySource", "Source", "open_source", "with_lengths"]
+__all__ = ["KEY", "DatasetSource", "NumpySource", "Source", "open_source", "with_lengths"]
 
 # A batch is about as large as this [bytes], so that any number of samples is converted in bounded
 # memory.
 BATCH_BYTES = 8 << 20
 MAX_BATCH_SAMPLES = 4096
+
+KEY = "__key__"
+"""Key of the names of samples in a batch, which is no field."""
 
 _numbers = itertools.count()
 
@@ -50,7 +54,10 @@ class Source(Protocol):
     """Bad samples, which are not among those: number and what is wrong."""
 
     def batches(self) -> Iterator[Mapping[str, Any]]:
-        """Iterate all samples: field name → array, or a list of arrays where lengths differ."""
+        """Iterate all samples: field name → array, or a list of arrays where lengths differ.
+
+        Where samples are files, ``KEY`` → the path of each below its folder is behind the fields.
+        """
         ...
 
 
@@ -130,9 +137,21 @@ class DatasetSource:
                 except (FormatError, StorageError) as error:
                     first = step * batch_size
                     raise self._named(error, good[first : first + batch_size]) from None
-                yield batch
+                yield self._with_names(batch, good[step * batch_size : (step + 1) * batch_size])
         if self.left_out and whole * batch_size < self.samples:
-            yield self._read(good[whole * batch_size :])
+            rest = good[whole * batch_size :]
+            yield self._with_names(self._read(rest), rest)
+
+    def _with_names(self, batch: Mapping[str, Any], numbers: Iterable[int]) -> Mapping[str, Any]:
+        """Return a batch with the names of its samples, where they are files."""
+        if self._dataset.format != "folder" or "data" not in self._dataset.fields:
+            return batch
+        folders = self._dataset.paths
+        paths = [self._dataset.extents(int(number))[0][0] for number in numbers]
+        return {
+            **{column.name: batch[column.name] for column in self.columns},
+            KEY: [_below(folders, path) for path in paths],
+        }
 
     def _read(self, numbers: Iterable[int]) -> Mapping[str, Any]:
         """Read some samples one by one."""
@@ -156,6 +175,12 @@ class DatasetSource:
                 named = text if f"sample {number}" in text else f"sample {number}: {text}"
                 return type(found)(f"{named}\nhint: --bad-samples skip leaves out what is bad, and lists it")
         return error
+
+
+def _below(folders: Sequence[str], path: str) -> str:
+    """Return the path of a file from the folder on that it is in."""
+    folder = next(folder for folder in folders if path.startswith(folder.rstrip("/") + "/"))
+    return path[len(folder.rstrip("/")) + 1 :]
 
 
 def with_lengths(source: Source) -> Source:
@@ -277,6 +302,8 @@ def open_source(
         files = expand(paths)
         if sample_axis is not None and (found := by_h5py(files, fields)) is not None:
             return found
+        if (pairs := by_lmdb(files)) is not None:
+            return pairs
         source = _by_numpy(files[0], fields, sample_axis) if isinstance(error, FormatError) else None
         if source is None or (len(files) > 1 and sample_axis is not None):
             raise

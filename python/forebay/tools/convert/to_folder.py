@@ -15,6 +15,7 @@ from typing import Any
 
 from forebay._core import option_error
 from forebay.tools.convert.columns import Column, names, payload
+from forebay.tools.convert.files import ending_of
 from forebay.tools.convert.source import Source
 
 __all__ = ["check", "write"]
@@ -22,20 +23,6 @@ __all__ = ["check", "write"]
 # Each label up to the largest has a directory, so that a class without samples shifts no other one.
 MAX_CLASSES = 100_000
 CLASS_DIGITS = len(str(MAX_CLASSES - 1))
-
-# First bytes, where they stand, and the ending.
-KINDS = (
-    (b"\xff\xd8\xff", 0, ".jpg"),
-    (b"\x89PNG\r\n\x1a\n", 0, ".png"),
-    (b"GIF8", 0, ".gif"),
-    (b"WEBP", 8, ".webp"),
-    (b"II*\0", 0, ".tif"),
-    (b"MM\0*", 0, ".tif"),
-    (b"WAVE", 8, ".wav"),
-    (b"fLaC", 0, ".flac"),
-    (b"OggS", 0, ".ogg"),
-    (b"\x93NUMPY", 0, ".npy"),
-)
 
 
 def check(columns: Sequence[Column]) -> list[str]:
@@ -71,7 +58,7 @@ def write(path: Path, source: Source) -> None:
                     classes += 1
                 place = path / f"{label:0{CLASS_DIGITS}d}"
             content = payload(value)
-            (place / f"{number:0{digits}d}{_ending(content)}").write_bytes(content)
+            (place / f"{number:0{digits}d}{ending_of(content)}").write_bytes(content)
             number += 1
     # One call for all: to flush each file would take longer than to write it.
     os.sync()
@@ -85,8 +72,3 @@ def _parts(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
         is_label = column.name == "label" and column.dtype.kind in "iu" and column.shape == ()
         (labels if is_label else data).append(column)
     return data, labels
-
-
-def _ending(content: bytes) -> str:
-    """Return the ending of a name."""
-    return next((ending for mark, at, ending in KINDS if content.startswith(mark, at)), ".bin")

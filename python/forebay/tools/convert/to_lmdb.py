@@ -3,7 +3,7 @@
 The keys are 00000000, 00000001, ...
 
 A dataset of one field of bytes becomes values of these bytes; one of an image and a label becomes
-messages.
+messages. So do files with labels: messages hold their bytes, encoded as they are.
 """
 
 from __future__ import annotations
@@ -41,17 +41,29 @@ def _is_image(columns: Sequence[Column]) -> bool:
     )
 
 
+def _is_encoded(columns: Sequence[Column]) -> bool:
+    """Whether samples are the bytes of a file and a label."""
+    fields = {column.name: column for column in columns}
+    if fields.keys() != {"data", "label"}:
+        return False
+    label = fields["label"]
+    return fields["data"].is_bytes and label.shape == () and label.dtype.kind in "iu"
+
+
 def check(columns: Sequence[Column]) -> list[str]:
     """Refuse what is neither bytes nor an image with its label."""
     require("lmdb")
     if _is_image(columns):
         return []
+    if _is_encoded(columns):
+        return ["'data' becomes the encoded image of a Datum, field 'image'"]
     if len(columns) == 1 and columns[0].is_bytes:
         return [] if columns[0].name == "data" else [f"the name of the field {columns[0].name!r} is not kept"]
     raise option_error(
-        "lmdb holds one field of bytes, or `image` (uint8, three axes) and `label` (an integer) as Caffe's Datum; "
+        "lmdb holds one field of bytes, or `image` (uint8, three axes) and `label` (an integer) as Caffe's Datum, or "
+        "`data` (an encoded image) and `label`; "
         f"the samples have {names(columns)}",
-        "convert to hdf5, npz or tfrecord, or choose a field with --field",
+        "convert to tar or parquet, or choose a field with --field",
     )
 
 
@@ -87,11 +99,22 @@ def _put(package: Any, environment: Any, first: int, digits: int, values: Sequen
 
 def _values(columns: Sequence[Column], batch: Mapping[str, Any], first: int) -> Iterator[bytes]:
     """Walk over the values of a batch."""
+    if _is_encoded(columns):
+        for number, (value, label) in enumerate(zip(batch["data"], batch["label"], strict=True), first):
+            yield datum.encoded(payload(value), _label(label, number))
+        return
     if not _is_image(columns):
         yield from map(payload, batch[columns[0].name])
         return
     for number, (image, label) in enumerate(zip(batch["image"], batch["label"], strict=True), first):
-        if not 0 <= int(label) < 1 << 31:
-            raise option_error(f"sample {number}: a Datum holds labels from 0 to 2^31 - 1, found {label}")
         channels, height, width = image.shape
-        yield datum.encode(payload(image), int(label), channels=channels, height=height, width=width)
+        yield datum.encode(
+            payload(image), _label(label, number), channels=channels, height=height, width=width
+        )
+
+
+def _label(label: Any, number: int) -> int:
+    """Return a label that a message can hold."""
+    if not 0 <= int(label) < 1 << 31:
+        raise option_error(f"sample {number}: a Datum holds labels from 0 to 2^31 - 1, found {label}")
+    return int(label)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = 1, 2, 3, 4, 5
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _ENCODED = 1, 2, 3, 4, 5, 7
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -54,6 +54,12 @@ def encode(pixels: bytes, label: int, *, channels: int, height: int, width: int)
     if label < 0:
         raise ValueError(f"Datum label: expected 0 or more, found {label}")
     return head(channels, height, width) + pixels + tail(label)
+
+
+def encoded(image: bytes, label: int) -> bytes:
+    """One whole `Datum` of an encoded image, as ``convert_imageset --encoded`` of Caffe has it."""
+    data = varint(_DATA << 3 | _BYTES) + varint(len(image)) + image
+    return data + tail(label) + varint(_ENCODED << 3 | _VARINT) + varint(1)
 
 
 def decode(record: bytes | memoryview) -> tuple[memoryview, int]:
