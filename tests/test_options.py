@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import tempfile
 import typing
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import forebay
+import support
 from forebay.loader import LoaderOptions
 from forebay.options import OPTIONS, Tier, parse_bytes, per_rank_batch, resolve
 
@@ -229,6 +231,36 @@ def test_a_wrong_configuration_file_is_told(text, values, says):
     Path("c.toml").write_text(text)
     with says(forebay.OptionError, *values):
         resolve({"order": None, "strategy": None}, {"FOREBAY_CONFIG": "c.toml"})
+
+
+UNSEARCHABLE = """
+import os, sys
+from forebay.options import resolve
+# Before the change of user, after which Python itself may be out of reach.
+import forebay.loader, tomllib
+os.chdir(sys.argv[1])
+os.setgid(65534), os.setuid(65534)
+try:
+    print(resolve({"seed": None})["seed"])
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_no_configuration_file_is_looked_for_in_a_directory_that_cannot_be_searched():
+    with tempfile.TemporaryDirectory() as path:
+        (Path(path) / "forebay.toml").write_text("seed = 3\n")
+        for mode, found in ((0o755, "3\n"), (0o700, "0\n")):
+            Path(path).chmod(mode)
+            done = support.run_python(UNSEARCHABLE, path)
+            assert (done.stdout, done.stderr) == (found, "")
+        # A file that is there and cannot be read is an error.
+        Path(path).chmod(0o755)
+        (Path(path) / "forebay.toml").chmod(0o600)
+        assert (
+            "configuration file forebay.toml: cannot be read" in support.run_python(UNSEARCHABLE, path).stdout
+        )
 
 
 def test_a_configuration_file_that_was_asked_for_must_be_there(says):

@@ -609,7 +609,17 @@ def _last_batch(origin: str, value: object) -> str:
 
 
 # Options of `forebay.open`, not of a loader.
-_OF_OPEN = ("format", "split", "database", "schema", "fields", "record_bytes", "header_bytes", "sample_axis")
+_OF_OPEN = (
+    "format",
+    "split",
+    "database",
+    "schema",
+    "fields",
+    "record_bytes",
+    "header_bytes",
+    "sample_axis",
+    "follow_symlinks",
+)
 
 
 def unknown_option(name: str) -> OptionError:
@@ -782,6 +792,9 @@ def _configuration(environment: Mapping[str, str], variable: str, default: str) 
             raise option_error(f"{variable}: there is no configuration file {path}") from None
         return {}, str(path)
     except (OSError, UnicodeDecodeError) as error:
+        # What is in a directory that cannot be searched is not this job's: no file is looked for.
+        if isinstance(error, PermissionError) and not asked and not os.access(path.parent, os.X_OK):
+            return {}, str(path)
         raise option_error(f"configuration file {path}: cannot be read: {error}") from error
     # Here, as few jobs have a file, and `forebay run` starts once per rank.
     import tomllib
