@@ -490,3 +490,38 @@ def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, 
         assert loader.stats()["unstaged_bytes"] == 0
         # A trip to the server for each file is what it costs.
         assert loader.config.reading.readers == 32
+
+
+def test_symbolic_links_are_followed_where_that_is_asked_for(folder, tmp_path, says):
+    links = tmp_path / "links"
+    (links / "own").mkdir(parents=True)
+    (links / "own" / "0.jpg").write_bytes(b"own")
+    (links / "own" / "1.jpg").symlink_to(folder / "ant" / "image-0001.jpg")
+    (links / "own" / "gone.jpg").symlink_to(tmp_path / "nothing")
+    (links / "bee").symlink_to(folder / "bee", target_is_directory=True)
+    dataset = forebay.open(links, follow_symlinks=True)
+    expected = [(path.read_bytes(), 0) for path in map(Path, map(os.fsdecode, listed(folder / "bee")))]
+    expected += [(b"own", 1), ((folder / "ant" / "image-0001.jpg").read_bytes(), 1)]
+    with pytest.warns(RuntimeWarning, match="1 symbolic links skipped"):
+        assert contents(dataset) == expected
+    assert dataset.classes == ["bee", "own"]
+    # Also by a sidecar, and by a loader.
+    again = forebay.open(links, follow_symlinks=True)
+    with pytest.warns(RuntimeWarning, match="1 symbolic links skipped: they lead nowhere"):
+        assert len(again) == len(expected)
+    with forebay.Loader(again, 8, order="shuffle", world="single", last_batch="partial") as loader:
+        for batch in loader:
+            for place, number in enumerate(batch.indices):
+                assert (bytes(batch["data"][place]), batch["label"][place]) == expected[number]
+    (tmp_path / "circle" / "own").mkdir(parents=True)
+    (tmp_path / "circle" / "own" / "up").symlink_to("..")
+    with says(forebay.FormatError, tmp_path / "circle" / "own" / "up"):
+        len(forebay.open(tmp_path / "circle", follow_symlinks=True))
+
+
+def test_an_empty_folder_of_a_set_has_no_samples(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for paths in ([tmp_path / "empty", folder], [folder, tmp_path / "empty"]):
+        assert contents(forebay.open(paths)) == oracle(folder)
+    with pytest.raises(forebay.FormatError, match="without samples"):
+        len(forebay.open(tmp_path / "empty", format="folder"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forebay._formats.manifest import ManifestDataset, manifest
     from forebay._formats.tokens import TokenDataset, tokens
     from forebay._given_order import Given, Weighted
     from forebay._iteration import Batch, BatchTuple, Position
@@ -51,6 +52,7 @@ __all__ = [
     "Group",
     "Loader",
     "LocalShuffle",
+    "ManifestDataset",
     "MemoryLimitError",
     "Mixture",
     "Opportunistic",
@@ -70,6 +72,7 @@ __all__ = [
     "__version__",
     "array",
     "image",
+    "manifest",
     "mix",
     "open",
     "tokens",
@@ -89,6 +92,7 @@ _HOMES = {
     "LocalShuffle": "options",
     "Opportunistic": "options",
     "MemoryLimitError": "errors",
+    "ManifestDataset": "_formats.manifest",
     "Mixture": "_mixture",
     "OptionError": "errors",
     "Padded": "_samples.collate",
@@ -106,6 +110,7 @@ _HOMES = {
     "__version__": "_core",
     "array": "decode",
     "image": "decode",
+    "manifest": "_formats.manifest",
     "mix": "_mixture",
     "open": "dataset",
     "tokens": "_formats.tokens",

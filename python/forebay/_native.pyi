@@ -74,6 +74,8 @@ class Dataset:
         raw: str | None = None,
         tokens: str | None = None,
         sample_axis: str = "auto",
+        manifest: tuple[str, str] | None = None,
+        follow_symlinks: bool = False,
         decode: str | None = None,
     ) -> Dataset: ...
     @property

@@ -38,6 +38,7 @@ def open(
     record_bytes: int | None = None,
     header_bytes: int = 0,
     sample_axis: int | Literal["auto"] | None = "auto",
+    follow_symlinks: bool = False,
     decode: Mapping[str, Decoder | str] | None = None,
 ) -> Dataset:
     """Open a dataset.
@@ -75,6 +76,9 @@ def open(
         that a file is a shard of samples. None: no axis, so that each file is one sample whose
         fields are whole arrays. Default ``auto``: the first axis, with a warning where many files
         share one shape and nothing shows that their first axis counts samples.
+    follow_symlinks : bool, optional
+        Whether symbolic links in a folder of samples are followed, wherever they lead: to files and
+        to directories. Default False: they are skipped, with a warning.
     decode : mapping, optional
         Field name → decoder, for fields of encoded bytes (docs/decode.md): :func:`forebay.image`,
         :func:`forebay.array`, ``"int"`` (an int64), ``"text"`` (a ``str``) or ``"json"`` (what
@@ -98,6 +102,8 @@ def open(
     axis = _axis(sample_axis)
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
+    if follow_symlinks:
+        arguments["follow_symlinks"] = True
     if (decoders := decoders_json(decode)) is not None:
         arguments["decode"] = decoders
     _check_text("database", options["database"] or "")

@@ -1,5 +1,6 @@
 //! Options of opening a dataset.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_types::{Dtype, Field};
@@ -26,12 +27,19 @@ pub struct OpenOptions {
     /// What counts the samples of a file of arrays.
     #[serde(default)]
     pub sample_axis: SampleAxis,
+    /// The file that lists the samples of a folder.
+    #[serde(default)]
+    pub manifest: Option<Manifest>,
+    /// Whether symbolic links in a folder are followed.
+    #[serde(default)]
+    pub follow_symlinks: bool,
 }
 
 impl OpenOptions {
     /// A string that differs between options that lead to different indexes of the same files.
     pub(crate) fn key(&self, format: Format) -> Vec<u8> {
-        let Self { database, schema, format: _, fields, raw, tokens, sample_axis } = self;
+        let Self { database, schema, format: _, fields, raw, tokens, sample_axis, manifest, follow_symlinks } =
+            self;
         let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
         if !fields.is_empty() || raw.is_some() {
             key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
@@ -45,8 +53,23 @@ impl OpenOptions {
         if sample_axis.is_file() {
             key.extend(b"\0sample_axis=None");
         }
+        if let Some(Manifest { path: _, reading }) = manifest {
+            key.extend(format!("\0manifest={reading}").into_bytes());
+        }
+        if *follow_symlinks {
+            key.extend(b"\0follow_symlinks");
+        }
         key
     }
+}
+
+/// A file that lists files of a folder, which are samples, and says more of each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The file.
+    pub path: PathBuf,
+    /// How it is read, in the words of what reads it.
+    pub reading: String,
 }
 
 /// The schema that the caller chose.

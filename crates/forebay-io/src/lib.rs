@@ -64,7 +64,7 @@ pub use guarded_map::GuardedMap;
 pub use mappings::{Mappings, copy_in_order};
 pub use one_file::read_most;
 pub use open::{DIRECT_ALIGN_BYTES, file_system, file_system_at};
-pub use open_beneath::open_beneath;
+pub use open_beneath::{Links, open_beneath};
 pub use probe::{Probe, probe_io_uring};
 pub use read_at::ReadAt;
 pub use reader::{Access, Reader, Refused};

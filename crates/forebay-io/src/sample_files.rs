@@ -2,7 +2,8 @@
 //! read.
 //!
 //! A [`SampleFileTable`] knows their names and sizes. A file is opened beneath its folder, without
-//! following a symbolic link, and must be a regular file of the size that the index says. The last
+//! following a symbolic link unless the table says so, and must be a regular file of the size that
+//! the index says. The last
 //! few stay open: a read that is repeated or cut in pieces, and one that was announced, find them
 //! again.
 
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use crate::error::ReadError;
 use crate::file_system::FileSystem;
 use crate::open::{file_bytes, file_system, open_error};
-use crate::open_beneath::open_beneath;
+use crate::open_beneath::{Links, open_beneath};
 
 /// Files that stay open: more than all threads of a process read at once, and few beside the 1,024
 /// that a process may have open by default.
@@ -51,6 +52,11 @@ pub trait SampleFileTable: Send + Sync {
 
     /// Size of one of them \[bytes\].
     fn file_bytes(&self, file: ShardId) -> io::Result<u64>;
+
+    /// What symbolic links do on the way to a file.
+    fn links(&self) -> Links {
+        Links::Refused
+    }
 }
 
 /// The files of the samples of a data set.
@@ -131,7 +137,7 @@ impl SampleFiles {
         let found = self.table.file(file)?;
         let folder = &self.folders[found.shard];
         let path = || folder.path.join(&found.name);
-        let descriptor = open_beneath(&folder.descriptor, &found.name, OFlags::empty())
+        let descriptor = open_beneath(&folder.descriptor, &found.name, OFlags::empty(), self.table.links())
             .map_err(|errno| lasting(&path(), "open for reading", errno))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| lasting(&path(), "inspect", errno))?;
         let kind = FileType::from_raw_mode(stat.st_mode);

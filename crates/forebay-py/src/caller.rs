@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use forebay_engine::{Error, Host};
-use forebay_format::OpenOptions;
+use forebay_format::{Manifest, OpenOptions};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
@@ -64,8 +64,12 @@ impl Host for PythonCaller {
         !self.interrupted()
     }
 
-    fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+    fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let found = Python::try_attach(|py| {
+            if let Some(Manifest { path: manifest, reading }) = &options.manifest {
+                let arguments = (manifest, path, reading, options.fields.clone());
+                return py.import("forebay._formats.manifest")?.call_method1("find", arguments)?.extract();
+            }
             let arguments = (path, options.fields.clone(), options.sample_axis.is_file());
             py.import("forebay._formats.hdf5_structure")?
                 .call_method1("find", arguments)?

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{Delivery, Error, FieldDecoders, Host, IndexedDataset, Loaded, offload};
-use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout};
+use forebay_format::{Format, Manifest, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout};
 use forebay_image::SampleKey;
 use forebay_types::Field;
 use numpy::PyReadonlyArray1;
@@ -85,7 +85,7 @@ pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyRes
 impl Dataset {
     #[new]
     #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
-                        tokens = None, sample_axis = "auto", decode = None))]
+                        tokens = None, sample_axis = "auto", manifest = None, follow_symlinks = false, decode = None))]
     // The binding takes what `forebay.open` does.
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -98,6 +98,8 @@ impl Dataset {
         raw: Option<&str>,
         tokens: Option<&str>,
         sample_axis: &str,
+        manifest: Option<(PathBuf, String)>,
+        follow_symlinks: bool,
         decode: Option<&str>,
     ) -> PyResult<Self> {
         log::prepare(py)?;
@@ -123,6 +125,8 @@ impl Dataset {
                 "file" => SampleAxis::File,
                 other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
             },
+            manifest: manifest.map(|(path, reading)| Manifest { path, reading }),
+            follow_symlinks,
         };
         let decoders: FieldDecoders = decode
             .map(serde_json::from_str)

@@ -329,7 +329,7 @@ impl IndexedDataset {
     ) -> Result<Built, Error> {
         for shard in dataset.unknown_structures() {
             let path = &dataset.shards()[shard].path;
-            let Some(found) = caller.find_hdf5_structure(path, dataset.options()) else {
+            let Some(found) = caller.find_structure(path, dataset.options()) else {
                 if caller.interrupted() {
                     return Err(Error::Interrupted);
                 }

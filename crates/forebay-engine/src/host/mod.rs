@@ -27,9 +27,9 @@ pub trait Host: Sync {
     /// Reports that the work waits for other processes, which is no stall of storage.
     fn waits_for_others(&self) {}
 
-    /// Finds the structure of an HDF5 file, with the fields and the sample axis of `options`;
-    /// `None` if the caller cannot, or has recorded why it failed.
-    fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>>;
+    /// Finds the structure of an HDF5 file, with the fields and the sample axis of `options`, or
+    /// what their manifest lists; `None` if the caller cannot, or has recorded why it failed.
+    fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>>;
 
     /// Shows the user a warning.
     fn warn(&self, text: &str) {
@@ -41,7 +41,7 @@ pub trait Host: Sync {
 pub struct NoHost;
 
 impl Host for NoHost {
-    fn find_hdf5_structure(&self, _path: &Path, _options: &OpenOptions) -> Option<Vec<u8>> {
+    fn find_structure(&self, _path: &Path, _options: &OpenOptions) -> Option<Vec<u8>> {
         None
     }
 }

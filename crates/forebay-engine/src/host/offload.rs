@@ -80,7 +80,7 @@ impl<T: Send> Host for Relay<T> {
         self.0.lock().moves += 1;
     }
 
-    fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+    fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         state.requests.push_back(Request::Structure(path.to_owned(), options.clone()));
         self.0.changed.notify_all();
@@ -177,7 +177,7 @@ fn wait<T>(exchange: &Exchange<T>, caller: &dyn Host, what: &str, limit_s: u64) 
                     caller.warn(&text);
                     None
                 }
-                Request::Structure(path, options) => Some(caller.find_hdf5_structure(&path, &options)),
+                Request::Structure(path, options) => Some(caller.find_structure(&path, &options)),
             };
             state = exchange.lock();
             if let Some(found) = structure {
@@ -264,7 +264,7 @@ mod tests {
             !self.interrupted()
         }
 
-        fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+        fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
             Some(format!("{} {:?}", path.display(), options.fields).into_bytes())
         }
 
@@ -279,7 +279,7 @@ mod tests {
         let options = OpenOptions { fields: vec!["x".into()], ..OpenOptions::default() };
         let found = offload(&host, "it is tested", LONG_S, move |caller| {
             caller.warn("odd");
-            let found = caller.find_hdf5_structure(Path::new("here"), &options);
+            let found = caller.find_structure(Path::new("here"), &options);
             assert!(caller.progress("pages", 3, 3) && !caller.interrupted());
             Ok(found)
         });

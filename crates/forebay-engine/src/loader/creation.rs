@@ -122,8 +122,8 @@ impl Host for CancellableHost<'_> {
         self.caller.waits_for_others();
     }
 
-    fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
-        self.caller.find_hdf5_structure(path, options)
+    fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+        self.caller.find_structure(path, options)
     }
 
     fn warn(&self, text: &str) {

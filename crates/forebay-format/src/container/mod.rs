@@ -28,6 +28,7 @@ mod tokens;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use forebay_types::Field;
 use xxhash_rust::xxh3::xxh3_128;
@@ -65,6 +66,17 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// Number of records, excluded ones included; `None` if the headers do not say.
     fn entries(&self) -> Option<u64> {
         None
+    }
+
+    /// Whether the headers say that there is no sample, so that there may be no columns to compare
+    /// with those of other files.
+    fn is_empty(&self) -> bool {
+        self.entries() == Some(0)
+    }
+
+    /// The file or directory whose modification time shows that the samples are others.
+    fn changes_with(&self) -> &Path {
+        self.input().path()
     }
 
     /// The unit in which [`Container::add_to`] reports progress, and the total if it is known
@@ -232,6 +244,8 @@ pub struct ScanSummary {
     pub bytes: Option<u64>,
     /// Names of the samples' files, where they have files of their own.
     pub(crate) names: Option<NameTable>,
+    /// Whether a sample is a pair of records (LMDB).
+    pub(crate) pairs: bool,
     /// Number of databases with names of their own among the records (LMDB).
     pub named_databases: u64,
     /// The first of their names.

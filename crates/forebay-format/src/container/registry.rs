@@ -10,6 +10,7 @@ use super::array_record::ArrayRecord;
 use super::arrow::ArrowFile;
 use super::directory;
 use super::folder::Folder;
+use super::folder::manifest::ManifestFolder;
 use super::hdf5::Hdf5File;
 use super::length_delimited::FramedFile;
 use super::litdata;
@@ -45,6 +46,7 @@ pub(crate) fn open(
         Format::TfRecord => Arc::new(FramedFile::<TfRecord>::open(path)?),
         Format::Hdf5 => Arc::new(Hdf5File::open(path, options)?),
         Format::Tar => Arc::new(TarFile::open(path, options)?),
+        Format::Folder if options.manifest.is_some() => Arc::new(ManifestFolder::open(path, options)?),
         Format::Folder => Arc::new(Folder::open(path, options)?),
         Format::Arrow => Arc::new(ArrowFile::open(path, options)?),
         Format::Parquet => Arc::new(ParquetFile::open(path, options)?),

@@ -102,6 +102,8 @@ pub(crate) fn of(input: &Input) -> Result<Detected, Error> {
         Detected::Like(Format::Hdf5)
     } else if mds::is_shard(input) {
         Detected::Like(Format::Mds)
+    } else if head.iter().all(|byte| *byte == 0) && tar::is_archive_of_nothing(input)? {
+        Detected::Like(Format::Tar)
     } else {
         vaguely(head)
     })

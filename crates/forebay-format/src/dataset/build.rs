@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::decoded_units::DecodedUnits;
 use crate::index::sidecar::{MAX_CLASSES, ShardInfo, Writer};
 use crate::schema::Schema;
 use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
-use crate::{Error, Index, SchemaError};
+use crate::{Error, Index, SchemaChoice, SchemaError};
 
 /// An index, just built.
 #[derive(Clone, Debug)]
@@ -115,7 +116,7 @@ pub(super) struct IndexBuilder<'a> {
     /// For each shard the numbers of its columns' first classes.
     first_classes: Vec<Vec<u8>>,
     pub(crate) writer: Writer,
-    /// Of all shards, as far as the error of an empty dataset needs it.
+    /// Of all shards, as far as errors need it.
     summary: ScanSummary,
     pub(crate) report: IndexReport,
 }
@@ -155,6 +156,7 @@ impl<'a> IndexBuilder<'a> {
         self.report.named_databases += summary.named_databases;
         self.report.warnings.extend(summary.warnings);
         self.summary.database_names.extend(summary.database_names);
+        self.summary.pairs |= summary.pairs;
     }
 
     /// Infers the schema, which reads a few records, and makes the sidecar.
@@ -180,6 +182,9 @@ impl<'a> IndexBuilder<'a> {
     fn infer_schema(&mut self) -> Result<Schema, Error> {
         let Dataset { files, options, format, fingerprint, .. } = self.dataset;
         let (path, choice) = (files[0].input().path(), options.schema);
+        if self.summary.pairs && choice == SchemaChoice::Auto {
+            return Err(refuse_pairs(path));
+        }
         let Some(usual) = files[0].usual_schema() else {
             let fields = self.columns.iter().map(|column| column.field.clone()).collect();
             return of_fields(path, *format, choice, fields);
@@ -204,6 +209,19 @@ impl<'a> IndexBuilder<'a> {
             }
             (error, _) => error,
         })
+    }
+}
+
+/// The error of records of which two are a sample: an image and its label.
+fn refuse_pairs(path: &Path) -> Error {
+    let shown = path.parent().filter(|_| path.ends_with("data.mdb")).unwrap_or(path).display();
+    Error::Unsupported {
+        path: path.to_owned(),
+        what: "a sample that is two records".to_owned(),
+        found: "image-000000001 and label-000000001".to_owned(),
+        hint: format!(
+            "forebay convert {shown} TARGET.tar writes samples of two fields; schema=\"raw\" reads each record as a sample"
+        ),
     }
 }
 
@@ -270,11 +288,17 @@ impl Dataset {
 
 /// The columns of all files together, and for each file the numbers of its columns' first classes.
 fn merge_columns(files: &[Arc<dyn Container>]) -> Result<(Vec<Column>, Vec<Vec<u8>>), Error> {
-    let mut columns = files[0].columns()?;
-    let mut first_classes = vec![vec![0; columns.len()]];
-    for file in &files[1..] {
+    let first = files.iter().position(|file| !file.is_empty()).unwrap_or_default();
+    let mut columns = files[first].columns()?;
+    let mut first_classes = Vec::with_capacity(files.len());
+    for (number, file) in files.iter().enumerate() {
+        // A file without samples may not know its fields.
+        if number == first || file.is_empty() {
+            first_classes.push(vec![0; columns.len()]);
+            continue;
+        }
         let found = file.columns()?;
-        refuse_other_fields(&columns, &found, &**file, &*files[0])?;
+        refuse_other_fields(&columns, &found, &**file, &*files[first])?;
         let mut first = Vec::with_capacity(columns.len());
         for (column, found) in columns.iter_mut().zip(found) {
             let count = found.classes.len();

@@ -37,10 +37,13 @@ impl Dataset {
             return None;
         }
         let links = index.summary().excluded.get(SYMBOLIC_LINKS)?;
+        let path = self.shards[0].path.display();
+        if self.options.follow_symlinks {
+            return Some(format!("{path}: {links} {SYMBOLIC_LINKS} skipped: they lead nowhere"));
+        }
         Some(format!(
-            "{}: {links} {SYMBOLIC_LINKS} skipped: they are not followed, so what they point to is not in the data set\nhint: \
-             pass the directories that they point to, or copy the files (cp -rL)",
-            self.shards[0].path.display(),
+            "{path}: {links} {SYMBOLIC_LINKS} skipped: they are not followed, so what they point to is not in the data set\nhint: \
+             pass the directories that they point to, copy the files (cp -rL), or follow links with follow_symlinks=True",
         ))
     }
 }

@@ -94,6 +94,14 @@ impl Dataset {
         for path in paths {
             files.extend(registry::open(format, path, options)?);
         }
+        if files.is_empty() {
+            return Err(Error::Unsupported {
+                path: paths[0].clone(),
+                what: "a dataset without samples".to_owned(),
+                found: "no shard in any list".to_owned(),
+                hint: "check that the writer has finished".to_owned(),
+            });
+        }
         let shards = files.iter().map(|file| Shard::of(&**file)).collect::<Result<Vec<_>, _>>()?;
         refuse_empty(&files, options)?;
         let mut text = options.key(format);
@@ -197,7 +205,7 @@ impl Dataset {
 
     /// An index with what the caller chose, and no sidecar holds.
     fn adapted(&self, index: Index) -> Index {
-        index.checking(self.options.tokens.as_ref()).selecting(self.selection.clone())
+        index.adapted(&self.options).selecting(self.selection.clone())
     }
 
     /// Reads a sidecar and compares it with the files.
@@ -250,9 +258,9 @@ fn refuse_empty(files: &[Arc<dyn Container>], options: &OpenOptions) -> Result<(
 impl Shard {
     fn of(file: &dyn Container) -> Result<Self, Error> {
         let (path, bytes) = (file.input().path(), file.input().bytes());
-        let status = fs::metadata(path).map_err(|source| Error::Io {
+        let status = fs::metadata(file.changes_with()).map_err(|source| Error::Io {
             action: "inspect".to_owned(),
-            path: path.to_owned(),
+            path: file.changes_with().to_owned(),
             offset: None,
             source,
         })?;

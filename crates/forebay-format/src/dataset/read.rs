@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use forebay_io::{DataFile, Failing, open_beneath};
+use forebay_io::{DataFile, Failing, SampleFileTable, open_beneath};
 use forebay_types::{Extent, ShardId, Unit};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -79,7 +79,7 @@ impl<'a> OpenFiles<'a> {
         }
         let file = self.index.sample_file(shard)?;
         let path = self.dataset.shards[file.shard].path.join(&file.name);
-        let fd = open_beneath(self.folder(file.shard)?, &file.name, OFlags::empty())
+        let fd = open_beneath(self.folder(file.shard)?, &file.name, OFlags::empty(), self.index.links())
             .map_err(|errno| folder::failed("open for reading", &path, errno))?;
         let input = Input::from_file(DataFile::from_descriptor(fd, &path)?)?;
         if input.bytes() != file.bytes {

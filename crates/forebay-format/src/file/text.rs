@@ -68,11 +68,12 @@ impl Text {
                 "make a Parquet file of it once: python -c \"import pandas; pandas.{call}.to_parquet('{to}')\""
             )
         };
+        let of_files = format!("forebay.manifest('{path}') opens the files that it lists");
         match self {
             Self::Json => convert(format!("read_json('{path}')")),
-            Self::JsonLines => convert(format!("read_json('{path}', lines=True)")),
-            Self::Csv => convert(format!("read_csv('{path}')")),
-            Self::Tsv => convert(format!("read_csv('{path}', sep='\\t')")),
+            Self::JsonLines => format!("{}; {of_files}", convert(format!("read_json('{path}', lines=True)"))),
+            Self::Csv => format!("{}; {of_files}", convert(format!("read_csv('{path}')"))),
+            Self::Tsv => format!("{}; {of_files}", convert(format!("read_csv('{path}', sep='\\t')"))),
             Self::Plain => "a directory of texts is a data set of one sample per file; of samples in lines make a Parquet \
                             file once, as pandas and datasets (load_dataset(\"text\")) do"
                 .to_owned(),

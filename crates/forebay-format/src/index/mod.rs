@@ -17,11 +17,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_io::Links;
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
 
 use crate::codec::{self, CodecError};
 use crate::schema::Schema;
-use crate::{Error, SidecarError, Summary, TokenLayout};
+use crate::{Error, OpenOptions, SidecarError, Summary};
 use cache::{Cache, Held};
 use guard::Guard;
 use names::Names;
@@ -46,6 +47,7 @@ pub struct Index {
     fields: Vec<Field>,
     shards: Vec<ShardBlocks>,
     guards: Vec<Guard>,
+    links: Links,
     /// For each column, where its blocks are if it is tiled.
     tiled: Vec<Option<TiledColumn>>,
     /// For each column and shard, where its shared units begin among their decoded bytes.
@@ -137,6 +139,7 @@ impl Index {
             cache,
             names,
             selection: None,
+            links: Links::Refused,
         })
     }
 
@@ -402,10 +405,12 @@ impl Index {
         self.guards.iter().any(|guard| matches!(guard, Guard::Vocabulary { .. }))
     }
 
-    /// The same index, whose tokens are checked to be below a number of ids, if there is one.
+    /// The same index, read as the caller chose: tokens are checked to be below a number of ids,
+    /// symbolic links are followed.
     #[must_use]
-    pub(crate) fn checking(mut self, tokens: Option<&TokenLayout>) -> Self {
-        let ids = tokens.and_then(|tokens| tokens.vocabulary);
+    pub(crate) fn adapted(mut self, options: &OpenOptions) -> Self {
+        self.links = if options.follow_symlinks { Links::Followed } else { Links::Refused };
+        let ids = options.tokens.as_ref().and_then(|tokens| tokens.vocabulary);
         if let (Some(ids), [field]) = (ids, &self.fields[..]) {
             self.guards = vec![Guard::Vocabulary { ids, dtype: field.dtype }; self.guards.len()];
         }

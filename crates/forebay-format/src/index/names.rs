@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use forebay_io::{SampleFile, SampleFileTable};
+use forebay_io::{Links, SampleFile, SampleFileTable};
 use forebay_types::{SampleId, ShardId};
 
 use super::Index;
@@ -135,6 +135,10 @@ impl SampleFileTable for Index {
 
     fn file_bytes(&self, file: ShardId) -> io::Result<u64> {
         Index::file_bytes(self, file).map_err(io::Error::other)
+    }
+
+    fn links(&self) -> Links {
+        self.links
     }
 }
 

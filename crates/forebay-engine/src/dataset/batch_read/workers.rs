@@ -156,7 +156,7 @@ mod tests {
             true
         }
 
-        fn find_hdf5_structure(&self, _: &Path, _: &forebay_format::OpenOptions) -> Option<Vec<u8>> {
+        fn find_structure(&self, _: &Path, _: &forebay_format::OpenOptions) -> Option<Vec<u8>> {
             None
         }
     }

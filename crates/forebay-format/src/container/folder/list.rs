@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use forebay_io::Links;
 use rustix::fs::{AtFlags, FileType, RawDir, StatxFlags};
 use rustix::io::Errno;
 
@@ -74,7 +75,7 @@ pub(super) struct Entries {
 }
 
 /// Lists a directory, sorted.
-pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Entries> {
+pub(super) fn entries(directory: impl AsFd, links: Links) -> rustix::io::Result<Entries> {
     let mut found = Entries::default();
     let mut room = vec![MaybeUninit::uninit(); ENTRIES_BYTES];
     let directory = directory.as_fd();
@@ -89,13 +90,19 @@ pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Entries> {
             _ if is_leftover(name) => found.leftovers += 1,
             // Some file systems give the type of an entry only through statx(2).
             _ if entry.file_type() == FileType::Unknown => unknown.push(name.to_vec()),
+            _ if entry.file_type() == FileType::Symlink && links == Links::Followed => {
+                unknown.push(name.to_vec());
+            }
             _ => found.add(name, entry.file_type()),
         }
     }
     for name in unknown {
-        let answer =
-            rustix::fs::statx(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE)?;
-        found.add(&name, FileType::from_raw_mode(u32::from(answer.stx_mode)));
+        match rustix::fs::statx(directory, name.as_slice(), at_flags(links), StatxFlags::TYPE) {
+            Ok(answer) => found.add(&name, FileType::from_raw_mode(u32::from(answer.stx_mode))),
+            // A link that leads nowhere, or in a circle.
+            Err(Errno::NOENT | Errno::LOOP) if links == Links::Followed => found.links += 1,
+            Err(errno) => return Err(errno),
+        }
     }
     found.files.sort();
     found.directories.sort();
@@ -125,15 +132,34 @@ pub(super) fn modified_ns(directory: impl AsFd) -> rustix::io::Result<i64> {
 
 /// Size of a regular file in a directory \[bytes\]; `None` if the name is now that of something
 /// else.
-pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<u64>> {
-    let wanted = StatxFlags::TYPE | StatxFlags::SIZE;
-    match rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
-        Ok(answer) => {
-            let kind = FileType::from_raw_mode(u32::from(answer.stx_mode));
-            Ok((kind == FileType::RegularFile).then_some(answer.stx_size))
-        }
-        Err(Errno::NOENT) => Ok(None),
+pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8], links: Links) -> io::Result<Option<u64>> {
+    match file_kind(directory, name, links) {
+        Ok((FileType::RegularFile, bytes)) => Ok(Some(bytes)),
+        Ok(_) | Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Kind of what has a name in a directory, and its size \[bytes\].
+pub(super) fn file_kind(
+    directory: &OwnedFd,
+    name: &[u8],
+    links: Links,
+) -> rustix::io::Result<(FileType, u64)> {
+    let answer = rustix::fs::statx(directory, name, at_flags(links), StatxFlags::TYPE | StatxFlags::SIZE)?;
+    Ok((FileType::from_raw_mode(u32::from(answer.stx_mode)), answer.stx_size))
+}
+
+/// Device and number of an open directory.
+pub(super) fn identity(directory: impl AsFd) -> rustix::io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn at_flags(links: Links) -> AtFlags {
+    match links {
+        Links::Refused => AtFlags::SYMLINK_NOFOLLOW,
+        Links::Followed => AtFlags::empty(),
     }
 }
 

@@ -8,10 +8,13 @@
 //! in `docs/formats/folder.md`.
 //!
 //! Memory depends on the largest directory, not on the number of files. Symbolic links are not
-//! followed.
+//! followed, unless the caller asks for that; then a link to a directory above itself is an error.
+//!
+//! A [`manifest`] lists the files instead.
 
 pub(crate) mod foreign;
 mod list;
+pub(crate) mod manifest;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_io::open_beneath;
+use forebay_io::{Links, open_beneath};
 use forebay_types::{Dtype, Field, Layout};
 use rustix::fs::{CWD, Mode, OFlags};
 use serde_json::json;
@@ -32,7 +35,7 @@ use crate::index::sidecar::block::OFFSET_LIMIT;
 use crate::index::sidecar::names::Directory;
 use crate::index::sidecar::{Entry, NUMBER_BYTES, NameTableWriter, RecordClass, ShardState, Writer};
 use crate::{Error, Index, OpenOptions, SidecarError};
-use list::{Names, call_all, entries, file_bytes, modified_ns};
+use list::{Names, call_all, entries, file_bytes, identity, modified_ns};
 
 /// Files whose sizes are requested at once.
 const FILES_AT_ONCE: usize = 1 << 16;
@@ -61,6 +64,8 @@ pub struct Folder {
     root: OwnedFd,
     /// Whether files of many samples are refused: not where the caller stated the format.
     refuses_foreign: bool,
+    links: Links,
+    is_empty: bool,
     /// Names of the classes in the order of their numbers; empty if the files lie in the folder
     /// itself.
     classes: Vec<Vec<u8>>,
@@ -74,7 +79,9 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
             .map_err(|errno| failed("open the folder", path, errno))?;
-        let found = entries(&root).map_err(|errno| failed("list", path, errno))?;
+        let links = if options.follow_symlinks { Links::Followed } else { Links::Refused };
+        let found = entries(&root, links).map_err(|errno| failed("list", path, errno))?;
+        let is_empty = found.files.len() + found.directories.len() == 0;
         let classes: Vec<Vec<u8>> = found.directories.iter().map(<[u8]>::to_vec).collect();
         let known = if classes.is_empty() { vec![DATA] } else { vec![DATA, LABEL] };
         let mut fields = Vec::new();
@@ -90,28 +97,28 @@ impl Folder {
         if fields.is_empty() {
             fields = known;
         }
-        let state = state(&root, path, &classes)?;
+        let state = state(&root, path, &classes, links)?;
         // A folder has no bytes of its own: the index knows those of its files.
         let input = Input::from_source(path, Arc::new(Vec::<u8>::new()))?;
         let refuses_foreign = options.format.is_none();
-        Ok(Self { input, root, refuses_foreign, classes, fields, state })
+        Ok(Self { input, root, refuses_foreign, links, is_empty, classes, fields, state })
     }
 
     /// The directory of this name, which is empty for the folder itself.
     fn directory(&self, name: &Path) -> Result<OwnedFd, Error> {
         let name_or_self = if name.as_os_str().is_empty() { Path::new(".") } else { name };
-        open_beneath(&self.root, name_or_self, OFlags::DIRECTORY)
+        open_beneath(&self.root, name_or_self, OFlags::DIRECTORY, self.links)
             .map_err(|errno| failed("open the directory", &self.input.path().join(name), errno))
     }
 }
 
 /// The state of a folder, to detect changes: the times of the folder and of the directories in it.
-fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>]) -> Result<ShardState, Error> {
+fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>], links: Links) -> Result<ShardState, Error> {
     let own_ns = modified_ns(root).map_err(|errno| failed("inspect", path, errno))?;
     let mut text = [&[RULES][..], &own_ns.to_le_bytes()].concat();
     let times = call_all(classes.len(), &|class| {
         let name = Path::new(OsStr::from_bytes(&classes[class]));
-        open_beneath(root, name, OFlags::DIRECTORY).and_then(modified_ns)
+        open_beneath(root, name, OFlags::DIRECTORY, links).and_then(modified_ns)
     });
     for (name, time) in classes.iter().zip(times) {
         let path = || path.join(OsStr::from_bytes(name));
@@ -153,6 +160,8 @@ struct Scan<'a> {
     bytes: u64,
     /// How many files with such an ending held something else.
     mistaken: BTreeMap<&'static str, u32>,
+    /// Where links are followed: device and number of each directory, and the number of its parent.
+    above: Vec<((u64, u64), Option<u32>)>,
 }
 
 impl Scan<'_> {
@@ -167,7 +176,8 @@ impl Scan<'_> {
         let path = || self.folder.input.path().join(&name);
         let fd = self.folder.directory(&name)?;
         let modified_ns = modified_ns(&fd).map_err(|errno| failed("inspect", &path(), errno))?;
-        let found = entries(&fd).map_err(|errno| failed("list", &path(), errno))?;
+        self.refuse_circle(&fd, number_of_parent(parent, &name), &path())?;
+        let found = entries(&fd, self.folder.links).map_err(|errno| failed("list", &path(), errno))?;
         let own = name.file_name().map_or_else(Vec::new, |name| name.as_bytes().to_vec());
         let number = self.names.directory(Directory { parent, name: own, modified_ns });
         let is_top = name.as_os_str().is_empty();
@@ -193,6 +203,29 @@ impl Scan<'_> {
             self.flush()?;
         }
         Ok(number)
+    }
+
+    /// Refuses a directory that is also one of those above it, through a link; `parent` is `None`
+    /// for the folder itself.
+    fn refuse_circle(&mut self, fd: &OwnedFd, parent: Option<u32>, path: &Path) -> Result<(), Error> {
+        if self.folder.links == Links::Refused {
+            return Ok(());
+        }
+        let own = identity(fd).map_err(|errno| failed("inspect", path, errno))?;
+        let mut above = parent;
+        while let Some(number) = above {
+            let (other, next) = self.above[number as usize];
+            if other == own {
+                return Err(self.folder.input.unsupported(
+                    "a symbolic link to a directory above it",
+                    path.display().to_string(),
+                    "remove it, or leave follow_symlinks= out",
+                ));
+            }
+            above = next;
+        }
+        self.above.push((own, parent));
+        Ok(())
     }
 
     /// Refuses files that hold many samples; of a directory one of each ending is looked at.
@@ -235,7 +268,9 @@ impl Scan<'_> {
         let path = self.folder.input.path().join(&listed.name);
         for first in (0..listed.files.len()).step_by(FILES_AT_ONCE) {
             let count = FILES_AT_ONCE.min(listed.files.len() - first);
-            let sizes = call_all(count, &|index| file_bytes(&listed.fd, listed.files.get(first + index)));
+            let sizes = call_all(count, &|index| {
+                file_bytes(&listed.fd, listed.files.get(first + index), self.folder.links)
+            });
             for (index, size) in sizes.into_iter().enumerate() {
                 let name = listed.files.get(first + index);
                 let file = || path.join(OsStr::from_bytes(name));
@@ -284,6 +319,11 @@ impl Scan<'_> {
     }
 }
 
+/// The number of the parent of a directory; the folder itself has none.
+fn number_of_parent(parent: u32, name: &Path) -> Option<u32> {
+    (!name.as_os_str().is_empty()).then_some(parent)
+}
+
 fn describe(modified_ns: i64) -> String {
     format!("last change {modified_ns} ns since 1970")
 }
@@ -300,6 +340,10 @@ impl Container for Folder {
 
     fn state(&self) -> ShardState {
         self.state.clone()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
@@ -333,6 +377,7 @@ impl Container for Folder {
             files: 0,
             bytes: 0,
             mistaken: BTreeMap::new(),
+            above: Vec::new(),
         };
         // The last one is listed next; classes are numbered by the order of their names.
         let mut waiting = Vec::new();
@@ -368,7 +413,7 @@ impl Container for Folder {
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {
-        let found = state(&self.root, self.input.path(), &self.classes)?;
+        let found = state(&self.root, self.input.path(), &self.classes, self.links)?;
         if found == self.state {
             return Ok(());
         }

@@ -69,6 +69,9 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<OffsetTable
         let hint = "Forebay reads what litdata.optimize writes by default";
         return Err(input.unsupported("a chunk of another loader", loader, hint));
     }
+    if list.chunks.is_empty() {
+        return Ok(Vec::new());
+    }
     let values = values(&input, &list.config)?;
     allow_open_shards(list.chunks.len());
     list.chunks.iter().map(|listed| read_listed(&input, listed, &list.config, &values, options)).collect()
@@ -109,16 +112,9 @@ pub(crate) fn token_chunks(path: &Path) -> Result<Vec<TokenChunk>, Error> {
         .collect()
 }
 
-/// Reads the list; refuses one without chunks, and encrypted ones.
+/// Reads the list; refuses encrypted chunks.
 fn read_list(path: &Path) -> Result<(List, Input), Error> {
     let (list, input): (List, _) = index_json::read(path)?;
-    if list.chunks.is_empty() {
-        return Err(input.unsupported(
-            "a list without chunks",
-            "0 chunks",
-            "check that the writer has finished",
-        ));
-    }
     if list.config.encryption.is_some() {
         let hint = "write the samples without encryption";
         return Err(input.unsupported("an encrypted chunk", "encryption in the config", hint));

@@ -15,6 +15,9 @@ use crate::{Error, SchemaChoice};
 /// only, since a pattern would drop samples silently.
 pub const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
 
+/// Keys of the first sample where it is two records, as in sets of text in scenes.
+const PAIR: [&[u8]; 2] = [b"image-000000001", b"label-000000001"];
+
 /// The number of this key in [`NOT_SAMPLES`], if its record is not a sample.
 pub(crate) fn excluded(key: &[u8]) -> Option<u8> {
     NOT_SAMPLES.iter().position(|name| name.as_bytes() == key).map(|name| name as u8)
@@ -92,13 +95,18 @@ impl Database {
         observe: &mut dyn FnMut(&Record<'_>, Option<u8>),
     ) -> Result<ScanSummary, Error> {
         let options = WalkOptions { threads, ..WalkOptions::default() };
+        let mut halves = [false; PAIR.len()];
         let report = self.walk(&options, &|leaves, _| progress(leaves), &mut |record| {
             let excluded = excluded(record.key);
+            for (half, key) in halves.iter_mut().zip(PAIR) {
+                *half |= record.key == key;
+            }
             observe(&record, excluded);
             self.add_record(writer, record.value, excluded);
             Ok(())
         })?;
         Ok(ScanSummary {
+            pairs: halves.iter().all(|half| *half),
             named_databases: report.named_databases,
             database_names: report.names,
             reads: report.reads,

@@ -67,13 +67,6 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Vec<OffsetTable
         return Ok(vec![read(Input::open(path)?, options)?]);
     }
     let (List { shards }, input) = index_json::read(path)?;
-    if shards.is_empty() {
-        return Err(input.unsupported(
-            "a list without shards",
-            "0 shards",
-            "check that the writer has finished",
-        ));
-    }
     allow_open_shards(shards.len());
     shards.iter().map(|listed| open_listed(&input, listed, options)).collect()
 }

@@ -158,8 +158,8 @@ impl Header<'_> {
         let room = self.place.end - start;
         let total = sample_bytes.and_then(|bytes| bytes.checked_mul(*samples));
         match (sample_bytes, total) {
-            (Some(0), _) | (_, Some(0)) => Err(self.unsupported(
-                if *samples == 0 { "an array without samples" } else { "an array of samples without bytes" },
+            (Some(0), _) if *samples > 0 => Err(self.unsupported(
+                "an array of samples without bytes",
                 format!("shape {shape:?} of {} bytes per element", item.bytes),
                 "the first axis counts the samples, which have at least one byte",
             )),

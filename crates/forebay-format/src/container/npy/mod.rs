@@ -71,7 +71,7 @@ impl Arrays {
 
     /// Number of samples.
     pub fn samples(&self) -> u64 {
-        self.found.fields[0].1.samples()
+        self.found.fields.first().map_or(0, |(_, array)| array.samples())
     }
 
     /// Members that were skipped.
@@ -143,7 +143,9 @@ impl ParsedArrays {
         let (arrays, others): (Vec<_>, Vec<_>) =
             members.into_iter().partition(|member| member.name.strip_suffix(".npy").is_some());
         let mut found = Vec::new();
-        let chosen = choose(input, arrays, fields)?;
+        // An archive of nothing has no samples; one of other files is no npz.
+        let is_empty = arrays.is_empty() && others.is_empty();
+        let chosen = if is_empty { Vec::new() } else { choose(input, arrays, fields)? };
         for member in &chosen {
             refuse_coded(input, member)?;
             let (array, header) = Array::read(input, member.place.clone(), &member.name, axis)?;
@@ -168,6 +170,10 @@ impl Container for Arrays {
 
     fn state(&self) -> ShardState {
         self.found.state.clone()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.samples() == 0
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {

@@ -40,6 +40,9 @@ const KEY: &str = "__key__";
 /// readers.
 const MAX_KEY_BYTES: usize = 512;
 
+/// Longest archive without members \[bytes\]: the largest record of GNU tar's manual is 1 MiB.
+const MAX_EMPTY_BYTES: u64 = 1 << 20;
+
 /// Names that `WebDataset` keeps for itself.
 const RESERVED: [&str; 3] = [KEY, "__url__", "__local_path__"];
 
@@ -55,6 +58,7 @@ pub struct TarFile {
     fields: Vec<String>,
     /// Whether the caller chose fields, so that others do not matter.
     has_selection: bool,
+    is_empty: bool,
     state: ShardState,
 }
 
@@ -98,8 +102,10 @@ impl TarFile {
             }
             names.push(extension);
         }
+        let is_empty = first.is_none();
         let first = first.map(|(_, names)| names).unwrap_or_default();
-        if let Some(missing) = fields.iter().find(|field| *field != KEY && !first.contains(field)) {
+        let is_missing = |field: &&String| !is_empty && *field != KEY && !first.contains(field);
+        if let Some(missing) = fields.iter().find(is_missing) {
             return Err(Error::Usage {
                 message: format!("{}: the first sample has no field {missing:?}", input.path().display()),
                 hint: format!("its fields: {}", first.join(", ")),
@@ -114,7 +120,7 @@ impl TarFile {
             fields.dedup();
         }
         let state = header_digest(&seen);
-        Ok(Self { input, fields, has_selection, state })
+        Ok(Self { input, fields, has_selection, is_empty, state })
     }
 
     /// The fields of all samples.
@@ -286,6 +292,17 @@ fn part_of_sample<'a>(input: &Input, member: &'a Member) -> Result<Option<(&'a [
     }
 }
 
+/// Whether a file is an archive without members: blocks of zeros, as many as writers put to its
+/// end.
+pub(crate) fn is_archive_of_nothing(input: &Input) -> Result<bool, Error> {
+    if input.bytes() > MAX_EMPTY_BYTES || !input.bytes().is_multiple_of(BLOCK_BYTES) {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; input.bytes() as usize];
+    input.read(0, &mut bytes, "tar")?;
+    Ok(bytes.len() >= 2 * BLOCK_BYTES as usize && bytes.iter().all(|byte| *byte == 0))
+}
+
 /// Whether a file that begins with these bytes begins with a tar header; files older than POSIX
 /// have no other mark.
 pub(crate) fn is_header(head: &[u8]) -> bool {
@@ -311,6 +328,10 @@ impl Container for TarFile {
 
     fn state(&self) -> ShardState {
         self.state.clone()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
