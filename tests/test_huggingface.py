@@ -184,7 +184,7 @@ def test_parts_beside_a_split_are_several_data_sets(tmp_path):
         pq.write_table(pa.table({"x": [1]}), directory / name)
     with pytest.raises(forebay.OptionError, match="holds several splits") as raised:
         forebay.open(directory)
-    for name in ("part*.parquet", "test.parquet", "partial.parquet"):
+    for name in ("part-*.parquet", "test.parquet", "partial.parquet"):
         assert str(directory / name) in str(raised.value)
 
 
