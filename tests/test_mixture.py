@@ -329,10 +329,6 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
         ({"order": "local-shuffle"}, "order local-shuffle: the data set is a mixture"),
         ({"order": "opportunistic", "strategy": "store"}, "order opportunistic: the data set is a mixture"),
         ({"order": lambda epoch: np.arange(160)}, "order given: the data set is a mixture"),
-        (
-            {"last_batch": "partial"},
-            'last_batch="partial" with a mixture, whose epochs have whole global batches only',
-        ),
         ({"last_batch": "carry", "order": "sequential"}, 'last_batch="carry" with a mixture'),
         (
             {"strategy": "lmdb", "order": "sequential"},

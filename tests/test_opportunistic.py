@@ -98,8 +98,9 @@ def test_each_sample_comes_once_per_epoch_as_it_is(pool, tier_data, digests, kin
     expected = digests(kind)
     for one in found:
         for ids, digest in one["steps"]:
-            assert len(ids) <= 1
-            assert [digest] == [expected[number] for number in ids] or not ids
+            # What fills no step makes some of the last batches longer.
+            assert len(ids) in (1, 2)
+            assert len(ids) == 2 or digest == expected[ids[0]]
     for ids in ids_of(found):
         assert sorted(ids) == list(range(SAMPLES))
     streaming = found[0]["order"]["streaming"]
@@ -319,7 +320,10 @@ def test_checksums_are_compared(pool, tier_data, digests):
     options = {"checksums": True, "last_batch": "partial"}
     found = deliver(pool, tier_data.formats["tfrecord"], "tfrecord", [0, 1], batch=2, options=options)
     expected = digests("tfrecord")
-    assert all(digest == expected[ids[0]] for one in found for ids, digest in one["steps"] if ids)
+    # The digest of a batch of one sample is that of the sample.
+    steps = [(ids, digest) for one in found for ids, digest in one["steps"] if len(ids) == 1]
+    assert len(steps) > SAMPLES // 2
+    assert all(digest == expected[ids[0]] for ids, digest in steps)
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])

@@ -105,15 +105,41 @@ def test_a_circular_database_gives_every_sample_equally_often_over_the_epochs_th
     assert flat == [position % plain.SAMPLES for position in range(len(flat))]
 
 
-def test_short_last_batches_may_be_empty_on_some_ranks(pool, even):
-    found = pool.run(
-        4, work.deliver, path=even, options={"batch_size": 24, "order": "shuffle", "last_batch": "partial"}
-    )
-    assert [[len(step) for step in one["found"][0]] for one in found] == [[24, 5], [24, 0], [24, 0], [24, 0]]
+@pytest.mark.parametrize("order", plain.ORDERS)
+@pytest.mark.parametrize(("ranks", "batch"), [(4, 24), (2, 10), (4, 5), (4, 1), (3, 25)])
+def test_by_default_ranks_get_even_parts_of_what_fills_no_step(pool, even, order, ranks, batch):
+    options = {"batch_size": batch, **plain.ORDERS[order], "epochs": 2}
+    if order == "group":
+        options["group"] = {"samples": 9, "window": 2}
+    found = pool.run(ranks, work.deliver, path=even, options=options, epochs=2)
+    expected = plain.sizes(plain.SAMPLES, batch, ranks, "partial")
+    for epoch in range(2):
+        steps = plain.together(found, epoch)
+        assert [[len(own) for own in step] for step in steps] == expected
+        assert all(max(step) - min(step) <= 1 <= min(step) for step in expected)
+        assert sorted(number for step in plain.joined(steps) for number in step) == [*range(plain.SAMPLES)]
+
+
+@pytest.mark.parametrize("order", ["shuffle", "group", "contiguous"])
+def test_a_thousand_samples_in_batches_of_300_are_a_thousand_and_their_mean_is_the_plain_one(
+    pool, tmp_path, order
+):
+    rows = np.random.default_rng(3).normal(size=(1000, 1))
+    np.save(tmp_path / "rows.npy", rows)
+    path = str(tmp_path / "rows.npy")
+    for ranks in (1, 4):
+        options = {"batch_size": 300 // ranks, "order": order, "epochs": 1}
+        found = pool.run(ranks, work.samples, path=path, options=options)
+        values = [np.frombuffer(value) for own in found for _, fields in own for value in fields["data"]]
+        assert len(values) == 1000
+        assert np.isclose(np.mean(values), rows.mean(), rtol=0, atol=1e-12)
+        assert {len(own) for own in found} == {4}
+        lengths = [[len(ids) for ids, _ in own] for own in found]
+        assert lengths == [[300 // ranks] * 3 + [100 // ranks]] * ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_batch_larger_than_the_data_set_is_refused_unless_short(pool, even, ranks):
+def test_a_batch_larger_than_the_data_set_is_refused_unless_partial(pool, even, ranks):
     for last in ("fill", "drop"):
         options = {"batch_size": 200, "order": "shuffle", "last_batch": last}
         for one in pool.outcomes(pool.begin(ranks, work.deliver, path=even, options=options)):
@@ -123,6 +149,33 @@ def test_a_batch_larger_than_the_data_set_is_refused_unless_short(pool, even, ra
     options = {"batch_size": 200, "order": "shuffle", "last_batch": "partial"}
     found = pool.run(ranks, work.deliver, path=even, options=options, epochs=2)
     assert sorted(plain.joined(plain.together(found, 1))[0]) == list(range(plain.SAMPLES))
+
+
+def test_a_batch_marks_what_fill_repeats(even):
+    for order in ("sequential", "shuffle", "group", "contiguous"):
+        for more in ({}, {"sample": lambda sample: {"first": sample["data"][:1]}, "threads": 1}):
+            options = {"batch_size": 30, "order": order, "last_batch": "fill", "epochs": 1, **more}
+            with forebay.Loader(even, **options, world="single") as loader:
+                batches = list(loader)
+            assert [batch.repeated is None for batch in batches] == [True, True, True, False]
+            seen = np.concatenate([batch.indices for batch in batches[:3]])
+            last = batches[3]
+            assert last.repeated.dtype == bool
+            assert last.repeated.sum() == 4 * 30 - plain.SAMPLES
+            own = last.indices[~last.repeated]
+            assert sorted([*seen, *own]) == list(range(plain.SAMPLES))
+            with forebay.Loader(even, **{**options, "last_batch": "partial"}, world="single") as loader:
+                assert {batch.repeated for batch in loader} == {None}
+
+
+def test_explain_says_what_an_epoch_has_with_each_end(even):
+    with forebay.Loader(even, 30, epochs=1, world="single") as loader:
+        ends = {one.last_batch: one for one in loader.config.order.ends}
+        assert loader.config.order.last_batch == "partial"
+        counts = {name: (one.steps, one.delivered, one.repeated, one.left_out) for name, one in ends.items()}
+        assert counts == {"partial": (4, 101, 0, 0), "fill": (4, 120, 19, 0), "drop": (3, 90, 0, 11)}
+        text = str(loader.explain())
+    assert all(number in text for number in ("101 samples", "120 samples", "19 of them twice", "11 left out"))
 
 
 # --- promise 3: resume ---
@@ -290,9 +343,10 @@ def test_a_rank_that_breaks_a_given_order_and_rests_holds_nobody_up(pool, even):
     for rank, passes in enumerate(found):
         assert [(epoch, len(steps)) for epoch, _, steps in passes] == [(0, 1), (1, 9), (2, 9), (3, 9)]
         for epoch, _, steps in passes:
-            ids = list(work.given_ids(plain.SAMPLES, 3, epoch))
-            ids += ids[:7]
-            assert steps == [ids[s * 12 + rank * 4 : s * 12 + rank * 4 + 4] for s in range(len(steps))]
+            ids = iter(work.given_ids(plain.SAMPLES, 3, epoch))
+            ways = plain.sizes(plain.SAMPLES, 4, 3, "partial")
+            whole = [[[next(ids) for _ in range(count)] for count in step] for step in ways]
+            assert steps == [step[rank] for step in whole[: len(steps)]]
 
 
 # --- memory ---

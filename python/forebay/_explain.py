@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from forebay.config import (
     Config,
+    EpochEnd,
     EpochForecast,
     Locality,
     Mixture,
     NoCopies,
+    Order,
     ShuffleQuality,
     Store,
     Streaming,
@@ -96,9 +98,32 @@ def _order(config: Config) -> Iterator[str]:
         )
     if order.mixture is not None:
         yield from _mixture(order.mixture)
+    yield from _ends(order)
     if order.epochs is not None:
         yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
     yield from _shuffle_quality(config, order.shuffle_quality)
+
+
+def _ends(order: Order) -> Iterator[str]:
+    """Say what an epoch has, and what it would have with another ``last_batch``."""
+    # At its end, `carry` has what `fill` has.
+    same = {"carry": "fill"}.get(order.last_batch, order.last_batch)
+    for end in order.ends:
+        if end.last_batch == same:
+            yield f'epoch: {_end(end)} (last_batch="{order.last_batch}")'
+    for end in order.ends:
+        if end.last_batch != same and {one.delivered for one in order.ends} != {end.delivered}:
+            yield f'epoch: with last_batch="{end.last_batch}" it would be {_end(end)}'
+
+
+def _end(end: EpochEnd) -> str:
+    distinct = end.delivered - end.repeated
+    what = "each sample once"
+    if end.repeated:
+        what = f"{distinct} distinct, {end.repeated} of them twice"
+    if end.left_out:
+        what = f"{end.left_out} left out"
+    return f"{end.delivered} samples in {end.steps} steps, {what}"
 
 
 # When an epoch of a mixture ends, by the word of `stop=`.

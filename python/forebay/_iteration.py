@@ -53,7 +53,7 @@ class Batch(dict[str, Any]):
     with a later batch. A field whose length varies is a list of one array per sample. A raw record
     is one field, ``data``.
 
-    Some libraries make batches anew, as by ``type(batch)(values)``: both attributes are None there.
+    Some libraries make batches anew, as by ``type(batch)(values)``: the attributes are None there.
 
     Attributes
     ----------
@@ -62,10 +62,14 @@ class Batch(dict[str, Any]):
     position : Position
         Epoch and step; :meth:`Loader.state_at` returns the state after this batch. None in what
         :meth:`Dataset.read` returns.
+    repeated : ndarray of bool, shape (samples,), or None
+        Which samples came before in this epoch, as ``last_batch="fill"`` repeats them in its last
+        step. None where it repeats none of the batch.
     """
 
     indices: Indices = None  # type: ignore[assignment]
     position: Position = None  # type: ignore[assignment]
+    repeated: npt.NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         position = self.position and tuple(self.position)
@@ -81,26 +85,33 @@ class BatchTuple(tuple[Any, ...]):
         Sample ids, in the order of the batch.
     position : Position
         Epoch and step; :meth:`Loader.state_at` returns the state after this batch.
+    repeated : ndarray of bool, shape (samples,), or None
+        Which samples ``last_batch="fill"`` repeats, as in a :class:`Batch`.
     """
 
     indices: Indices = None  # type: ignore[assignment]
     position: Position = None  # type: ignore[assignment]
+    repeated: npt.NDArray[np.bool_] | None = None
 
 
 _Kind = TypeVar("_Kind", bound="Batch | BatchTuple")
 
 
 def marked_as(batch: _Kind, source: Batch | BatchTuple) -> _Kind:
-    """Give a batch the indices and the position of another one; return it."""
-    batch.indices, batch.position = source.indices, source.position
+    """Give a batch the indices, the position and the repeats of another one; return it."""
+    batch.indices, batch.position, batch.repeated = source.indices, source.position, source.repeated
     return batch
 
 
-def made(values: dict[str, Any], indices: Indices, place: tuple[int, int]) -> Batch:
+def made(
+    values: dict[str, Any], indices: Indices, place: tuple[int, int], repeated: list[bool] | None
+) -> Batch:
     """Return a batch of the engine."""
     batch = Batch(values)
     batch.indices = indices.copy()
     batch.position = Position(*place)
+    if repeated is not None:
+        batch.repeated = np.array(repeated)
     return batch
 
 

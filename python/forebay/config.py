@@ -16,6 +16,7 @@ from forebay.options import Resolved, Strategy
 __all__ = [
     "Config",
     "Data",
+    "EpochEnd",
     "EpochForecast",
     "Fallback",
     "Given",
@@ -180,6 +181,22 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """What an epoch has in all ranks with one ``last_batch``."""
+
+    last_batch: str
+    """``partial``, ``fill`` or ``drop``."""
+    steps: int
+    """Steps of an epoch."""
+    delivered: int
+    """Samples that all ranks together get, repeated ones counted again."""
+    repeated: int
+    """Samples that come twice."""
+    left_out: int
+    """Samples that do not come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
 
@@ -190,6 +207,11 @@ class Order:
     """Steps of an epoch; None where it never ends."""
     global_batch: int
     """Samples of all ranks and one step."""
+    last_batch: str
+    """The option ``last_batch=``; ``drop`` of a mixture, whose epochs have whole steps only."""
+    ends: tuple[EpochEnd, ...]
+    """What an epoch has with each ``last_batch``: ``partial``, ``fill``, ``drop``; without those
+    that are not possible. None of a mixture."""
     epochs: int | None
     """The option ``epochs=``."""
     lanes: int
@@ -208,6 +230,12 @@ class Order:
     """What the nodes keep and stream in the order ``opportunistic``."""
     shuffle_quality: ShuffleQuality
     """How well the order shuffles."""
+
+    @property
+    def rest(self) -> int:
+        """Samples of the steps at the end of an epoch that are no whole step; 0 without any."""
+        delivered = [end.delivered for end in self.ends if end.last_batch == self.last_batch]
+        return sum(delivered) % self.global_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,6 +547,7 @@ def from_engine(found: Mapping[str, Any], options: Resolved, per_sample: PerSamp
             **order
             | {
                 "allowed_ranks": tuple(order["allowed_ranks"]),
+                "ends": tuple(EpochEnd(**end) for end in order["ends"]),
                 "mixture": _mixture(order["mixture"]) if order["mixture"] is not None else None,
                 "local": Locality(**order["local"]) if order["local"] is not None else None,
                 "streaming": Streaming(**order["streaming"]) if order["streaming"] is not None else None,

@@ -185,14 +185,12 @@ def _check_sharding(loader: Loader, sharding: object) -> None:
             f"and a step has {samples} samples",
             f"choose a batch size that is a multiple of {parts // np.gcd(parts, processes)}",
         )
-    if (
-        parts > 1
-        and loader._options["last_batch"] == "partial"
-        and len(loader.dataset) % (loader.batch_size * ranks)
-    ):
+    rest = loader.config.order.rest
+    if rest % (parts * ranks // processes):
         raise option_error(
-            f'forebay.jax.loader: last_batch="partial" makes a last step that {parts} devices may not divide',
-            'use last_batch="fill" or "drop"',
+            f'forebay.jax.loader: last_batch="partial" makes a last step of {rest} samples, and sharding= divides '
+            f"the first axis among {parts} devices",
+            'use last_batch="drop" or "fill"',
         )
 
 

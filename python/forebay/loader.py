@@ -152,8 +152,10 @@ class Loader(Generic[T]):
 
     Each iteration delivers one epoch, the next iteration the next epoch. The epoch begins with the
     first ``next``: an iterator that was never used changes nothing. An epoch that the script breaks
-    off counts as iterated; the other ranks continue without this rank until its next iteration. One
-    thread at a time iterates a loader: the start of an iteration makes earlier iterators stale.
+    off counts as iterated; the other ranks continue without this rank until its next iteration.
+    They wait for a rank that does not begin: a loader that one rank iterates alone is made with
+    ``world="single"``. One thread at a time iterates a loader: the start of an iteration makes
+    earlier iterators stale.
 
     Each option but ``dataset``, ``sample`` and ``batch`` can also come from the environment
     variable ``FOREBAY_`` + its name in capitals, or from the configuration file (docs/options.md).
@@ -201,11 +203,13 @@ class Loader(Generic[T]):
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
         default unknown: the loader prefetches into the next epoch.
-    last_batch : {"fill", "drop", "partial", "carry"}
-        What happens where the samples of an epoch do not fill the last step. ``fill``: samples from
-        the start of the epoch fill it. ``drop``: the remaining samples are left out. ``partial``:
-        the step is shorter, and a rank's part may be empty. ``carry``: the next epoch starts where
-        this one ended (order ``sequential`` only). Default ``"fill"``.
+    last_batch : {"partial", "fill", "drop", "carry"}
+        What happens where the samples of an epoch do not fill the last step. ``partial``: they are
+        shared out evenly over the ranks, so that each sample comes once; no batch is empty, and
+        batches of two ranks differ by at most one sample. ``fill``: samples from the start of the
+        epoch fill the step, and :attr:`Batch.repeated` marks them. ``drop``: the remaining samples
+        are left out. ``carry``: the next epoch starts where this one ended (order ``sequential``
+        only). Default ``"partial"``.
     bad_samples : {"raise", "skip"}
         What happens where a sample cannot be read or decoded. ``raise``: an error that names file
         and offset. ``skip``: the nearest earlier good sample of the order replaces it,
@@ -711,10 +715,10 @@ class Loader(Generic[T]):
         -------
         dict
             Integers and strings: ``version``, ``kind``, ``last_batch``, ``seed``, ``epoch``,
-            ``step`` (batches delivered), ``global_batch``, ``lanes``, ``group_samples``,
-            ``group_window`` and ``fingerprint`` (of the data set); ``mixture`` for a
-            :class:`Mixture`, ``weights`` (their digest) for :class:`Weighted`, and parameters of
-            some other orders.
+            ``step`` (batches delivered), ``global_batch``, ``ranks``, ``lanes``,
+            ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set); ``mixture``
+            for a :class:`Mixture`, ``weights`` (their digest) for :class:`Weighted`, and
+            parameters of some other orders.
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)

@@ -563,8 +563,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "multiprocessing_context": "leave it out: processes=n starts new programs, as spawn does",
     "prefetch_factor": "prefetch=n is the number of batches on which sample= and batch= work ahead; "
     "memory= bounds what is read ahead",
-    "drop_last": 'last_batch="drop" leaves the rest out, last_batch="partial" makes the last step shorter, '
-    'last_batch="fill" (the default) fills it from the start',
+    "drop_last": 'last_batch="partial" (the default) shares the rest out over the ranks, last_batch="drop" leaves it out, '
+    'last_batch="fill" fills the last step from the start',
     "pin_memory": "forebay.torch.loader takes it, and pins where torch finds a GPU; batches of a Loader are numpy arrays",
     "device": "forebay.torch.loader takes it; batches of a Loader are numpy arrays",
     "collate_fn": "collate= takes a function of the list of what sample= returned",
@@ -731,7 +731,7 @@ OPTIONS: tuple[Option, ...] = (
         _checked("epochs", _number),
         "epochs that will be asked for; nothing is read ahead beyond them",
     ),
-    Option("last_batch", "fill", _last_batch, "what the end of an epoch does: " + ", ".join(LASTS)),
+    Option("last_batch", "partial", _last_batch, "what the end of an epoch does: " + ", ".join(LASTS)),
     Option(
         "bad_samples",
         "raise",

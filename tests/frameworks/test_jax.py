@@ -277,9 +277,14 @@ with forebay.jax.loader(sys.argv[1], 8, sharding=sharding, **options) as loader:
         found += jax.jit(lambda image: image[:, 0, 0])(batch["image"]).tolist()
 assert found == list(range(96)), found
 errors = []
-for arguments in ({"batch_size": 6}, {"batch_size": 20, "last_batch": "partial"}):
+with forebay.jax.loader(sys.argv[1], 20, sharding=sharding, **options) as loader:
+    assert [len(batch["image"]) for batch in loader] == [20, 20, 20, 20, 16]
+fewer = forebay.open(sys.argv[1]).select(range(95))
+with forebay.jax.loader(fewer, 20, sharding=sharding, last_batch="fill", **options) as loader:
+    assert [len(batch["image"]) for batch in loader] == [20] * 5
+for source, batch in ((sys.argv[1], 6), (fewer, 20)):
     try:
-        forebay.jax.loader(sys.argv[1], sharding=sharding, **options, **arguments)
+        forebay.jax.loader(source, batch, sharding=sharding, **options)
     except forebay.OptionError as error:
         errors.append(str(error))
 print(json.dumps(errors))
@@ -293,7 +298,8 @@ def test_a_sharding_divides_batches_among_the_devices_of_a_host(path, monkeypatc
     assert done.returncode == 0, done.stderr
     divided, short = json.loads(done.stdout)
     assert "among 4 devices, and a step has 6 samples" in divided
-    assert 'last_batch="partial"' in short
+    assert 'last_batch="partial" makes a last step of 15 samples' in short
+    assert 'last_batch="drop" or "fill"' in short
 
 
 HOSTS = """

@@ -224,10 +224,10 @@ def test_raw_records_are_strings_for_decoders(tmp_path, options):
 
 
 @pytest.mark.parametrize("samples", [20, 8])
-def test_a_short_last_batch_has_no_static_size(tmp_path, options, samples):
+def test_the_size_of_a_batch_is_static_where_all_are_equal(tmp_path, options, samples):
     np.save(tmp_path / "x.npy", np.arange(samples, dtype=">i4"))
-    dataset = forebay.tensorflow.dataset(tmp_path / "x.npy", 8, last_batch="partial", **options)
-    assert dataset.element_spec == {"data": tf.TensorSpec((None,), tf.int32)}
+    dataset = forebay.tensorflow.dataset(tmp_path / "x.npy", 8, **options)
+    assert dataset.element_spec == {"data": tf.TensorSpec(({20: None, 8: 8}[samples],), tf.int32)}
     found = [batch["data"].numpy().tolist() for batch in dataset]
     assert [len(batch) for batch in found] == {20: [8, 8, 4], 8: [8]}[samples]
     assert sorted(number for batch in found for number in batch) == list(range(samples))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import support
@@ -50,7 +51,7 @@ def write_even(path):
     return str(support.write_lmdb(path / "even.lmdb", values))
 
 
-def expected(path, options, ranks, epochs, last="fill"):
+def expected(path, options, ranks, epochs, last="partial"):
     """By epoch, step and rank, the ids that a plain reader of the order gives.
 
     For the contiguous order, whose meaning depends on the ranks, this is written out; for the
@@ -61,26 +62,44 @@ def expected(path, options, ranks, epochs, last="fill"):
         return contiguous(SAMPLES, batch, ranks, epochs, last)
     with work.make(path, {}, {**options, "batch_size": batch * ranks, "last_batch": last}) as loader:
         whole = [[[int(number) for number in one.indices] for one in loader] for _ in range(epochs)]
-    if "group" not in options:
-        return [
-            [[step[rank * batch : (rank + 1) * batch] for rank in range(ranks)] for step in epoch]
-            for epoch in whole
-        ]
-    return whole
+    if "group" in options:
+        return whole
+    ways = sizes(SAMPLES, batch, ranks, last)
+    found = []
+    for epoch in whole:
+        ids = iter([number for step in epoch for number in step])
+        found.append([[[next(ids) for _ in range(count)] for count in step] for step in ways])
+        assert next(ids, None) is None
+    return found
+
+
+def sizes(samples, batch, ranks, last):
+    """The samples of each rank, by step."""
+    full, rest = divmod(samples, batch * ranks)
+    if last != "partial":
+        return [[batch] * ranks] * (full + (last != "drop" and rest > 0))
+    # What is left of each rank's even part of the epoch behind the whole steps, in one step or two.
+    steps = 0 if rest == 0 else 1 if rest >= ranks or batch == 1 else 2
+    whole = full if rest >= ranks or rest == 0 else full - 1
+    edges = [rank * samples // ranks - rank * whole * batch for rank in range(ranks + 1)]
+    halves = [edge // 2 for edge in edges] if steps == 2 else edges
+    first = [after - before for before, after in itertools.pairwise(halves)]
+    second = [
+        after - before - one for (before, after), one in zip(itertools.pairwise(edges), first, strict=True)
+    ]
+    return [[batch] * ranks] * whole + [first, second][:steps]
 
 
 def contiguous(samples, batch, ranks, epochs, last):
-    steps = samples // (batch * ranks) if last == "drop" else -(-samples // (batch * ranks))
+    ways = sizes(samples, batch, ranks, last)
     regions = [range(rank * samples // ranks, (rank + 1) * samples // ranks) for rank in range(ranks)]
-    epoch = []
-    for step in range(steps):
+    epoch, taken = [], [0] * ranks
+    for step in ways:
         own = []
-        for region in regions:
-            positions = range(step * batch, (step + 1) * batch)
-            if last == "fill":
-                own.append([region[position % len(region)] for position in positions])
-            else:
-                own.append([region[position] for position in positions if position < len(region)])
+        for rank, count in enumerate(step):
+            region, first = regions[rank], taken[rank]
+            own.append([region[position % len(region)] for position in range(first, first + count)])
+            taken[rank] += count
         epoch.append(own)
     return [epoch] * epochs
 

@@ -62,8 +62,7 @@ impl Cursor {
 
     /// The step of the epoch that takes an entry.
     fn step(&self, order: &Order, parts: &Opportunistic, entry: u64) -> u64 {
-        let part = &parts.nodes()[self.node];
-        part.position_of(entry) / (order.spec().batch * part.ranks)
+        order.node_step(parts.shares(), self.node, parts.nodes()[self.node].position_of(entry))
     }
 
     /// The steps that the turns of the next section begin and end in; none after the last section.
@@ -146,7 +145,7 @@ impl OpportunisticFlow {
         let stream = self.stream.insert(parts.stream(first_step / steps));
         for cursor in &mut self.cursors {
             let part = &parts.nodes()[cursor.node];
-            let first = first_step % steps * order.spec().batch * part.ranks;
+            let first = order.node_start(parts.shares(), cursor.node, first_step % steps);
             cursor.begin(&parts.slice(stream, cursor.node), part.streamed_before(first.min(part.samples)));
         }
         self.next_step = (first_step / steps + 1) * steps;

@@ -35,7 +35,7 @@ use crate::group::{Sequence, Shape};
 use crate::local_shuffle::Pool;
 use crate::mixture::Draws;
 use crate::opportunistic_schedule::OpportunisticFlow;
-use crate::order::{Kind, LastBatch, Order};
+use crate::order::{Kind, Order};
 use crate::permutation::Permutation;
 use crate::segment::{Demand, Segment};
 
@@ -172,7 +172,7 @@ fn step_demands(
     mut sample_at: impl FnMut(u64) -> u64,
 ) -> Vec<Demand> {
     let per_epoch = order.steps_per_epoch();
-    let count = (steps.end() - steps.start() + 1) * node_ranks.len() as u64 * order.spec().batch;
+    let count = (steps.end() - steps.start() + 1) * node_ranks.len() as u64 * order.largest_batch();
     let mut demands = Vec::with_capacity(count.min(order.spec().samples.saturating_mul(2)) as usize);
     for (step, absolute) in (0..).zip(steps) {
         for (local_rank, rank) in (0..).zip(node_ranks) {
@@ -244,10 +244,10 @@ struct Lanes {
 struct Cursor {
     lane: u64,
     local_rank: u32,
-    /// Slot of the lane's first sample in a full batch.
+    /// Slot of the lane's first sample in a whole step.
     slot: u32,
-    /// The same in the last step of an epoch, where the lanes before may be short.
-    last_slot: u32,
+    /// The same in the steps after the whole ones, where lanes may take unequal numbers.
+    tail_slots: [u32; 2],
     epoch: u64,
     /// Next position of the epoch, counted on over the lane's end where the order wraps.
     position: u64,
@@ -287,12 +287,12 @@ impl Cursor {
             // A lane without samples: an empty segment for the whole epoch.
             return (base, base + order.steps_per_epoch() - 1);
         }
-        let each = order.lane_batch();
-        let last = (self.position + window.count - 1) / each;
+        let first = order.lane_step(self.lane, self.position);
+        let last = order.lane_step(self.lane, self.position + window.count - 1);
         // Lanes may differ by one sample, so that one ends a step before the others. Its last
         // window is kept as long as theirs, or last steps would fall.
         let ends = window.positions.end == self.length;
-        (base + self.position / each, base + if ends { order.steps_per_epoch() - 1 } else { last })
+        (base + first, base + if ends { order.steps_per_epoch() - 1 } else { last })
     }
 }
 
@@ -302,22 +302,23 @@ impl Lanes {
         let each = order.lane_batch();
         let mut cursors = Vec::new();
         for (local_rank, rank) in (0..).zip(node_ranks) {
-            let mut last_slot = 0;
+            let mut tail_slots = [0; 2];
             for (place, lane) in (0_u32..).zip(order.lanes_of(*rank)) {
-                let length = shape.lane_positions(lane);
-                let delivered =
-                    if order.spec().last_batch == LastBatch::Partial { length } else { steps * each };
+                let delivered = order.lane_run(steps - 1, lane).end;
                 let mut cursor = Cursor {
                     lane,
                     local_rank,
                     slot: place * each as u32,
-                    last_slot,
+                    tail_slots,
                     epoch: start / steps,
-                    position: start % steps * each,
-                    length,
+                    position: order.lane_run(start % steps, lane).start,
+                    length: shape.lane_positions(lane),
                     delivered,
                 };
-                last_slot += (delivered - ((steps - 1) * each).min(delivered)) as u32;
+                for (slot, step) in tail_slots.iter_mut().zip(order.steps().whole..steps) {
+                    let run = order.lane_run(step, lane);
+                    *slot += (run.end - run.start) as u32;
+                }
                 if cursor.position >= delivered && cursor.position > 0 {
                     (cursor.epoch, cursor.position) = (cursor.epoch + 1, 0);
                 }
@@ -376,26 +377,26 @@ impl Lanes {
 
     /// Where the samples of the window at hand go: `count` of them, after the first `skipped`.
     fn deliveries(&self, order: &Order, cursor: &Cursor, skipped: usize, count: usize) -> Vec<Demand> {
-        let each = order.lane_batch();
-        let last_step = order.steps_per_epoch() - 1;
-        let (mut step, mut slot) = (cursor.position / each, (cursor.position % each) as u32);
+        let whole = order.steps().whole;
+        let first_slot = |step: u64| match step.checked_sub(whole) {
+            Some(place) => cursor.tail_slots[place as usize],
+            None => cursor.slot,
+        };
+        let mut step = order.lane_step(cursor.lane, cursor.position);
         let first_step = step;
-        let first_slot = |step| if step == last_step { cursor.last_slot } else { cursor.slot };
-        let mut lane_slot = first_slot(step);
+        let mut run = order.lane_run(step, cursor.lane);
         let mut demands = Vec::with_capacity(count);
-        for sample in &self.samples[skipped..skipped + count] {
+        for (position, sample) in (cursor.position..).zip(&self.samples[skipped..skipped + count]) {
+            while position >= run.end {
+                step += 1;
+                run = order.lane_run(step, cursor.lane);
+            }
             demands.push(Demand {
                 sample: SampleId(*sample),
                 local_rank: cursor.local_rank,
                 step: (step - first_step) as u32,
-                slot: lane_slot + slot,
+                slot: first_slot(step) + (position - run.start) as u32,
             });
-            slot += 1;
-            if u64::from(slot) == each {
-                slot = 0;
-                step += 1;
-                lane_slot = first_slot(step);
-            }
         }
         demands
     }

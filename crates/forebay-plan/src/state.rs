@@ -13,6 +13,7 @@
 //! | `seed` | seed |
 //! | `epoch`, `step` | position: the step that comes next |
 //! | `global_batch` | G |
+//! | `ranks` | W, which decides the last steps of `partial` |
 //! | `lanes` | L, which decides the numbers of ranks on which the stream can go on |
 //! | `group_samples`, `group_window` | S and w of the order `group`, else None |
 //! | `fingerprint` | identity of the data set |
@@ -26,7 +27,7 @@
 
 use std::fmt;
 
-use crate::order::{Kind, Order, list};
+use crate::order::{Kind, Order, Steps, list};
 
 /// Version of states: rises when a constant or a rule of an order changes, so that no run resumes
 /// on another stream unnoticed.
@@ -40,7 +41,7 @@ const MAX_NUMBER: u64 = (1 << 63) - 1;
 const MAX_GLOBAL_BATCH: u64 = 1 << 32;
 
 /// The keys of a state, in the order in which they are written.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "version",
     "kind",
     "last_batch",
@@ -48,6 +49,7 @@ const KEYS: [&str; 11] = [
     "epoch",
     "step",
     "global_batch",
+    "ranks",
     "lanes",
     "group_samples",
     "group_window",
@@ -176,6 +178,23 @@ pub enum StateError {
         /// How to fix it.
         hint: String,
     },
+    /// Between the last steps of an epoch, which are others on this number of ranks.
+    #[error(
+        "the state of {found} ranks is before step {step} of {steps}: on {ranks} ranks no step begins there, as the \
+         samples that fill no step are shared out over other steps"
+    )]
+    LastSteps {
+        /// The step that comes next.
+        step: u64,
+        /// Steps of an epoch of the state.
+        steps: u64,
+        /// Ranks of the state.
+        found: u64,
+        /// Ranks of this job.
+        ranks: u64,
+        /// How to fix it.
+        hint: String,
+    },
     /// The lanes do not divide among the ranks.
     #[error("{ranks} ranks cannot share the {lanes} lanes of the state")]
     Ranks {
@@ -232,6 +251,7 @@ impl StateError {
             Self::Differs { .. } => "make the loader with the options that the state was saved with",
             Self::Regions { hint, .. }
             | Self::Pool { hint, .. }
+            | Self::LastSteps { hint, .. }
             | Self::Residents { hint, .. }
             | Self::Ranks { hint, .. }
             | Self::GlobalBatch { hint, .. } => hint,
@@ -334,11 +354,12 @@ impl OrderState {
         let global_batch = number("global_batch", 1, MAX_GLOBAL_BATCH)?;
         let lanes = number("lanes", 1, global_batch)?;
         self.check_ranks(global_batch, lanes)?;
-        let steps = self.order.steps_per_epoch();
-        let epoch = number("epoch", 0, MAX_NUMBER / steps - 1)?;
+        let of_state = self.steps_on(global_batch, number("ranks", 1, global_batch)?)?;
+        let epoch = number("epoch", 0, MAX_NUMBER / self.order.steps_per_epoch() - 1)?;
         // The epoch of a mixture may be a step longer in other lanes, which the loader takes over.
         let may_change = self.order.mixture().is_some() && lanes != self.order.lanes();
-        let step = number("step", 0, if may_change { MAX_NUMBER } else { steps })?;
+        let step = number("step", 0, if may_change { MAX_NUMBER } else { of_state.count })?;
+        let step = if may_change { step } else { self.own_step(&of_state, step)? };
         let kind = match self.order.kind() {
             Kind::Group { .. } => Kind::Group {
                 samples: number("group_samples", 1, MAX_NUMBER)?,
@@ -387,6 +408,7 @@ impl OrderState {
             "last_batch" => spec.last_batch.name().into(),
             "seed" => spec.seed.into(),
             "global_batch" => self.order.global_batch().into(),
+            "ranks" => spec.ranks.into(),
             "lanes" => self.order.lanes().into(),
             "group_samples" => groups.map(|(samples, _)| samples).into(),
             "group_window" => groups.map(|(_, window)| window).into(),
@@ -420,6 +442,36 @@ impl OrderState {
             },
             _ => StateValue::None,
         }
+    }
+
+    /// The steps of an epoch of a state of `ranks` ranks.
+    fn steps_on(&self, global_batch: u64, ranks: u64) -> Result<Steps, StateError> {
+        let spec = self.order.spec();
+        if self.order.mixture().is_some() || ranks == spec.ranks {
+            return Ok(*self.order.steps());
+        }
+        let steps = Steps::new(spec.last_batch, spec.samples, global_batch / ranks, ranks);
+        if global_batch.is_multiple_of(ranks) && steps.count > 0 {
+            return Ok(steps);
+        }
+        let expected =
+            format!("a divisor of the global batch {global_batch}, at most the samples of an epoch");
+        Err(StateError::Damaged { key: "ranks", expected, found: ranks.into() })
+    }
+
+    /// The step of this loader before which as many samples are delivered as before `step` of
+    /// `of_state`.
+    fn own_step(&self, of_state: &Steps, step: u64) -> Result<u64, StateError> {
+        let own = self.order.steps();
+        own.starting_at(of_state.start(step)).ok_or_else(|| {
+            let found = of_state.ranks();
+            let hint = format!(
+                "resume on {found} ranks, or from a state of step {} or {}",
+                own.whole.min(of_state.whole),
+                of_state.count
+            );
+            StateError::LastSteps { step, steps: of_state.count, found, ranks: own.ranks(), hint }
+        })
     }
 
     /// Checks that the nodes keep what they kept when the state was written, if the step that comes

@@ -6,6 +6,7 @@ mod opportunistic;
 mod order_common;
 mod order_cover;
 mod order_golden;
+mod order_last_steps;
 mod order_quality;
 mod order_refused;
 mod order_schedule;

@@ -247,11 +247,16 @@ fn what_no_mixture_can_be_is_refused_by_name() {
         says(Order::mixed(spec(Kind::Contiguous, 0, 2, 1, None), two())),
         "order contiguous: the data set is a mixture, whose sources are sequential, shuffle or group"
     );
-    let short = OrderSpec { last_batch: LastBatch::Partial, ..spec(Kind::Shuffle, 0, 2, 1, None) };
+    let carry = OrderSpec { last_batch: LastBatch::Carry, ..spec(Kind::Sequential, 0, 2, 1, None) };
     assert_eq!(
-        says(Order::mixed(short, two())),
-        "last_batch=\"partial\" with a mixture, whose epochs have whole global batches only"
+        says(Order::mixed(carry, two())),
+        "last_batch=\"carry\" with a mixture, whose epochs have whole global batches only"
     );
+    for last_batch in [LastBatch::Partial, LastBatch::Fill] {
+        let order =
+            Order::mixed(OrderSpec { last_batch, ..spec(Kind::Shuffle, 0, 1, 1, None) }, two()).unwrap();
+        assert_eq!(order.delivered(), order.steps_per_epoch() * order.global_batch());
+    }
     assert_eq!(
         says(Order::mixed(spec(Kind::Shuffle, 0, 8, 2, None), two())),
         "mixture with stop=\"first\": source \"s1\" has 3 samples, too few for one step of 16 samples without a sample that \

@@ -77,7 +77,8 @@ proptest! {
                 let samples = ranks.iter().flat_map(|rank| batch(&order, number, step, u64::from(rank.0)));
                 samples.filter(|sample| nodes[*sample as usize].is_none()).count()
             };
-            let full = order.steps_per_epoch() - 1;
+            // `partial` may make two steps of the last one.
+            let full = order.steps_per_epoch().saturating_sub(2);
             let counts: Vec<usize> = (0..full).map(streamed).collect();
             let spread = counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0);
             prop_assert!(spread <= 1, "{:?}", counts);

@@ -51,13 +51,13 @@ proptest! {
     }
 
     #[test]
-    fn only_the_last_step_of_short_is_not_full(order in orders(), number in 0_u64..3) {
+    fn only_the_last_two_steps_of_partial_are_not_full(order in orders(), number in 0_u64..3) {
         let (steps, ranks) = (order.steps_per_epoch(), order.spec().ranks);
         for step in 0..steps {
             for rank in 0..ranks {
                 let found = batch(&order, number, step, rank).len() as u64;
-                prop_assert!(found <= order.spec().batch);
-                if order.spec().last_batch != LastBatch::Partial || step + 1 < steps {
+                prop_assert!(found <= order.largest_batch());
+                if order.spec().last_batch != LastBatch::Partial || step + 2 < steps {
                     prop_assert_eq!(found, order.spec().batch, "step {} of {}, rank {}", step, steps, rank);
                 }
             }
@@ -81,6 +81,11 @@ proptest! {
         for ranks in order.allowed_ranks() {
             let batch = order.global_batch() / ranks;
             let spec = OrderSpec { batch, ranks, lanes: Some(order.lanes()), ..*order.spec() };
+            let rest = spec.samples % order.global_batch();
+            if spec.last_batch == LastBatch::Partial && (1..ranks.max(order.spec().ranks)).contains(&rest) {
+                // See order_last_steps.rs.
+                continue;
+            }
             let other = Order::new(spec).unwrap().on_nodes(shares(number, spec.samples, ranks));
             prop_assert_eq!((other.global_batch(), other.lanes()), (order.global_batch(), order.lanes()));
             prop_assert_eq!(order.steps_per_epoch(), other.steps_per_epoch());
@@ -140,23 +145,6 @@ fn contiguous_ranks_walk_their_own_regions() {
     assert_eq!(walk(LastBatch::Drop, 0), [[0, 1], [2, 3]]);
     assert_eq!(walk(LastBatch::Partial, 0), [vec![0, 1], vec![2, 3], vec![4]]);
     assert_eq!(walk(LastBatch::Partial, 1), [[5, 6], [7, 8], [9, 10]]);
-}
-
-#[test]
-fn a_short_step_may_leave_ranks_without_samples() {
-    let spec = OrderSpec {
-        kind: Kind::Sequential,
-        last_batch: LastBatch::Partial,
-        seed: 0,
-        samples: 3,
-        batch: 2,
-        ranks: 4,
-        lanes: None,
-    };
-    let order = Order::new(spec).unwrap();
-    assert_eq!(order.steps_per_epoch(), 1);
-    let parts: Vec<_> = (0..4).map(|rank| batch(&order, 0, 0, rank)).collect();
-    assert_eq!(parts, [vec![0, 1], vec![2], vec![], vec![]]);
 }
 
 #[test]

@@ -242,14 +242,14 @@ fn a_state_is_kept_in_these_words() {
     };
     assert_eq!(
         written(&state),
-        "version=3 kind='group' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 lanes=8 group_samples=64 \
+        "version=3 kind='group' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 ranks=4 lanes=8 group_samples=64 \
          group_window=4 fingerprint='f1'",
         "{ADVICE}"
     );
     let local = order(Kind::LocalShuffle { steps: 2 }, LastBatch::Fill, 1000, 16, 4, None);
     assert_eq!(
         written(&OrderState::new(local.on_nodes(shares(1000)), "f1".into())),
-        "version=3 kind='local-shuffle' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 lanes=64 \
+        "version=3 kind='local-shuffle' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 ranks=4 lanes=64 \
          group_samples=None group_window=None fingerprint='f1' pool_steps=2 node_shares='3c488bdb6e5fc801'",
         "{ADVICE}"
     );
@@ -257,7 +257,7 @@ fn a_state_is_kept_in_these_words() {
     let streamed = streamed.with_residents(shares(1000), |unit| unit % 2 == 0);
     assert_eq!(
         written(&OrderState::new(streamed, "f1".into())),
-        "version=3 kind='opportunistic' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 lanes=64 \
+        "version=3 kind='opportunistic' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 ranks=4 lanes=64 \
          group_samples=None group_window=None fingerprint='f1' stream_window=6 streamed_units=71 \
          node_residents='e00a2929549c473b'",
         "{ADVICE}"
@@ -272,8 +272,8 @@ fn a_state_is_kept_in_these_words() {
 
 #[test]
 fn a_state_of_this_version_goes_on_where_it_stands() {
-    // As state_dict() returned it in version 2, on 4 ranks; here on 2.
-    let kept: [(&str, StateValue); 11] = [
+    // As state_dict() returned it in version 3, on 4 ranks; here on 2.
+    let kept: [(&str, StateValue); 12] = [
         ("version", 3.into()),
         ("kind", "group".into()),
         ("last_batch", "fill".into()),
@@ -281,6 +281,7 @@ fn a_state_of_this_version_goes_on_where_it_stands() {
         ("epoch", 3.into()),
         ("step", 5.into()),
         ("global_batch", 64.into()),
+        ("ranks", 4.into()),
         ("lanes", 8.into()),
         ("group_samples", 64.into()),
         ("group_window", 4.into()),

@@ -53,6 +53,22 @@ fn an_empty_data_set() {
 }
 
 #[test]
+fn fewer_samples_than_ranks() {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+        let (message, hint) = refused(OrderSpec { samples: 3, ..spec(kind, LastBatch::Partial) });
+        assert_eq!(
+            message,
+            format!(
+                "order {}: fewer samples than ranks: 4 ranks, the data set has 3, and each rank needs one at least in a \
+                 step",
+                kind.name()
+            )
+        );
+        assert!(hint.contains("fewer ranks"));
+    }
+}
+
+#[test]
 fn carry_with_an_order_that_is_no_circle() {
     for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
         let (message, hint) = refused(spec(kind, LastBatch::Carry));

@@ -160,14 +160,14 @@ fn order_given_waits_for_its_ids_without_losing_a_step() {
 }
 
 #[test]
-fn a_node_that_gets_no_samples_still_passes_every_epoch() {
+fn a_node_or_a_lane_without_samples_still_passes_every_epoch() {
     let kind = Kind::Group { samples: 4, window: 2 };
     for kind in [kind, Kind::Sequential, Kind::Contiguous, Kind::Shuffle] {
         let spec = OrderSpec {
             kind,
             last_batch: LastBatch::Partial,
             seed: 0,
-            samples: 2,
+            samples: 4,
             batch: 2,
             ranks: 4,
             lanes: None,

@@ -143,8 +143,8 @@ pub(crate) fn object<'py>(py: Python<'py>, delivery: Delivery, bytes: &[u8]) -> 
     if delivery == Delivery::Json { py.import("json")?.call_method1("loads", (text,)) } else { Ok(text) }
 }
 
-/// Turns a batch into (fields by name, sample ids, (epoch, step)). `kinds` are the numpy types of
-/// the fields ([`dtype_of`]), and what is delivered of them.
+/// Turns a batch into (fields by name, sample ids, (epoch, step), which samples are repeated).
+/// `kinds` are the numpy types of the fields ([`dtype_of`]), and what is delivered of them.
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
     delivered: Delivered,
@@ -187,5 +187,5 @@ pub(crate) fn to_python<'py>(
     }
     let indices =
         view(&lease, &descriptor(py, Dtype::Int64), &mut [samples as npyffi::npy_intp], batch.address(0))?;
-    (values, indices, place).into_pyobject(py)
+    (values, indices, place, delivered.repeated).into_pyobject(py)
 }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from forebay._core import ForebayError, option_error
-from forebay._iteration import Batch, BatchTuple, Indices, Position
+from forebay._iteration import Batch, BatchTuple, Indices, Position, marked_as
 from forebay._samples.calling import SampleFunction, call, parameters, sample_at
 from forebay._samples.collate import How, collate, collate_name, makes_arrays
 from forebay._samples.processes import Processes, WorkerError
@@ -246,7 +246,7 @@ class Functions:
         """Make what the loader delivers of the results of the samples, or else of the batch."""
         value: Any = batch
         if self.sample is not None:
-            value = _with_position(self._collated(results, indices), indices, batch.position)
+            value = _marked(self._collated(results, indices), batch)
         if self.batch is None:
             return value
         try:
@@ -264,8 +264,8 @@ class Functions:
         return collate(self._how, results, indices.tolist()) if results else {}
 
 
-def _with_position(value: Any, indices: Indices, position: Position) -> Any:
-    """Give a dictionary or a tuple its indices and position."""
+def _marked(value: Any, batch: Batch) -> Any:
+    """Give a dictionary or a tuple the indices, the position and the repeats of its batch."""
     found: Batch | BatchTuple
     if type(value) is dict:
         found = Batch(value)
@@ -273,5 +273,4 @@ def _with_position(value: Any, indices: Indices, position: Position) -> Any:
         found = BatchTuple(value)
     else:
         return value
-    found.indices, found.position = indices, position
-    return found
+    return marked_as(found, batch)

@@ -115,7 +115,7 @@ def dataset(
     loader = loader_for("forebay.tensorflow.dataset", source, batch_size, options)
     try:
         if element_spec is None:
-            is_fixed = loader._options["last_batch"] != "partial"
+            is_fixed = not loader.config.order.rest
             element_spec = spec_of(example(loader), loader.batch_size, is_fixed)
         else:
             check(element_spec)

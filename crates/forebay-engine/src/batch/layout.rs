@@ -191,7 +191,7 @@ impl Batch {
         }
     }
 
-    /// Samples in the batch; fewer than the batch size only at the end of an epoch with
+    /// Samples in the batch; another number than the batch size only at the end of an epoch with
     /// `last_batch="partial"`.
     pub fn samples(&self) -> usize {
         self.samples

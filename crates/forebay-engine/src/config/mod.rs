@@ -226,7 +226,8 @@ pub(crate) fn data_facts(
         None => index.record_bytes(),
     };
     let mean_bytes = drawn_bytes as f64 / samples.max(1) as f64;
-    let batch = options.batch_size;
+    // The sizes of groups do not matter for it.
+    let batch = make_order(options, samples, 1, 1, None)?.largest_batch();
     let decoding = Decoding::new(index.fields(), &options.decode)?;
     let fields = decoding.fields();
     let ragged_bytes = ragged_bytes(fields, batch, mean_bytes, summary.longest_record_bytes, expansion);

@@ -5,7 +5,7 @@ use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{failpoint, fork};
-use forebay_types::Extent;
+use forebay_types::{Extent, Rank};
 
 use crate::batch::buffer_pool::Taken;
 use crate::batch::layout::Batch;
@@ -34,6 +34,8 @@ pub struct Delivered {
     /// Its step within the epoch.
     pub step: u64,
 }
+    /// Which of its samples `fill` repeats; `None` where it repeats none.
+    pub repeated: Option<Vec<bool>>,
 
 /// How long the links may take to report a process whose connection is already closed.
 const LOSS_IS_KNOWN_WITHIN: Duration = Duration::from_secs(3);
@@ -120,7 +122,8 @@ impl Engine {
             caller.warn(&format!("loader \"{}\": {text}", context.options.name));
         }
         consumer.last_return = Some(Instant::now());
-        Ok(Some(Delivered { batch, epoch, step }))
+        let repeated = context.order.repeated(epoch, step, Rank(context.options.rank));
+        Ok(Some(Delivered { batch, epoch, step, repeated }))
     }
 
     /// Whether [`Engine::next`] would return at once. If not, a thread of this rank begins to fill

@@ -297,7 +297,7 @@ impl Engine {
             }
         };
         let decoding = Decoding::new(index.fields(), &options.decode)?;
-        let layout = BatchLayout::new(decoding.fields(), options.batch_size, settings.ragged_bytes)
+        let layout = BatchLayout::new(decoding.fields(), order.largest_batch(), settings.ragged_bytes)
             .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
         let failure_detector = Arc::new(FailureDetector {
             region: Arc::clone(&region),

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
-use forebay_plan::{Copies, Kind, Mixture, NoCopies, Stop};
+use forebay_plan::{Copies, Kind, LastBatch, Mixture, NoCopies, Order, Stop};
 use forebay_tier::CHUNK_BYTES;
 use serde_json::{Value, json};
 
@@ -120,6 +120,8 @@ impl Engine {
                 "kind": context.options.order.kind,
                 "steps": (!is_endless).then_some(self.steps_per_epoch()),
                 "global_batch": order.global_batch(),
+                "last_batch": order.spec().last_batch.name(),
+                "ends": ends(order),
                 "epochs": context.options.epochs,
                 "lanes": order.lanes(),
                 "allowed_ranks": order.allowed_ranks(),
@@ -329,4 +331,18 @@ fn bound_name(bound: MemoryBound) -> &'static str {
         MemoryBound::AddressSpace(_) => "address_space",
         MemoryBound::Free(_) => "free",
     }
+}
+/// What an epoch has with each way to end it.
+fn ends(order: &Order) -> Vec<Value> {
+    let samples = order.spec().samples;
+    let end = |(last, steps, delivered): (LastBatch, u64, u64)| {
+        json!({
+            "last_batch": last.name(),
+            "steps": steps,
+            "delivered": delivered,
+            "repeated": delivered.saturating_sub(samples),
+            "left_out": samples.saturating_sub(delivered),
+        })
+    };
+    order.ends().into_iter().map(end).collect()
 }

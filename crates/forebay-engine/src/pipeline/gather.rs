@@ -242,7 +242,7 @@ fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
     if bytes <= context.settings.ragged_bytes {
         return Arc::clone(&context.layout);
     }
-    BatchLayout::new(context.decoding.fields(), context.options.batch_size, bytes)
+    BatchLayout::new(context.decoding.fields(), context.order.largest_batch(), bytes)
         .map_or_else(|| Arc::clone(&context.layout), Arc::new)
 }
 

@@ -83,7 +83,7 @@ impl LocatorHost for StepHost<'_> {
         let context = &self.session.context;
         match self.audience {
             Audience::Node(_) => {
-                let number = rank as u64 * context.options.batch_size + slot as u64;
+                let number = rank as u64 * context.order.largest_batch() + slot as u64;
                 context.region.locations().put(self.step, number, Some(location));
             }
             Audience::Rank(located) => {

@@ -28,7 +28,7 @@ impl<'a> RootLookup<'a> {
     pub(crate) fn take(&self, segment: &Segment, out: &mut Located) -> bool {
         let context = &self.session.context;
         let locations = context.region.locations();
-        let batch = context.options.batch_size;
+        let batch = context.order.largest_batch();
         out.clear(1);
         let has_all = segment.demands.iter().all(|need| {
             let number = u64::from(need.local_rank) * batch + u64::from(need.slot);

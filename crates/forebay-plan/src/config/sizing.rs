@@ -185,7 +185,7 @@ impl Load<'_> {
             ranks,
             readers: self.choice.readers,
             location_steps: 0,
-            step_needs: self.order.spec().batch * ranks as u64,
+            step_needs: self.order.largest_batch() * ranks as u64,
             blocks: 0,
             staging_bytes: 0,
             buffer_bytes,

@@ -41,6 +41,19 @@ pub enum OrderError {
         /// N.
         samples: u64,
     },
+    /// A rank would have no sample.
+    #[error(
+        "order {kind}: fewer samples than ranks: {ranks} ranks, the data set has {samples}, and each rank needs one \
+         at least in a step"
+    )]
+    FewerThanRanks {
+        /// Name of the kind.
+        kind: &'static str,
+        /// W.
+        ranks: u64,
+        /// N.
+        samples: u64,
+    },
     /// `carry` with an order that is not a circle.
     #[error(
         "order {kind}: last_batch=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
@@ -203,6 +216,9 @@ impl OrderError {
                 Some("a node needs memory for two windows; order=\"shuffle\" has an entropy of 1")
             }
             Self::BatchTooLarge { .. } => Some("use a smaller batch, or last_batch=\"partial\""),
+            Self::FewerThanRanks { .. } => {
+                Some("use fewer ranks, or world=\"single\" where one rank, or each, takes all samples")
+            }
             Self::Carry { .. } => Some("use order=\"sequential\", or last_batch=\"fill\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
             Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),

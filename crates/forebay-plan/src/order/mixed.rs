@@ -19,13 +19,14 @@ impl Order {
         if !matches!(spec.kind, Kind::Sequential | Kind::Shuffle | Kind::Group { .. }) {
             return Err(OrderError::MixtureKind { kind: spec.kind.name() });
         }
-        if matches!(spec.last_batch, LastBatch::Partial | LastBatch::Carry) {
+        if spec.last_batch == LastBatch::Carry {
             return Err(OrderError::MixtureLast { last: spec.last_batch.name() });
         }
         let mut order = Self::new(OrderSpec { samples: MAX_SAMPLES, last_batch: LastBatch::Drop, ..spec })?;
         let lanes = order.shape.map_or(1, |shape| shape.lanes);
-        order.steps = mixture.steps(lanes, order.global_batch / lanes)?;
-        order.spec.samples = order.steps * order.global_batch;
+        let steps = mixture.steps(lanes, order.global_batch / lanes)?;
+        order.steps = order.steps.all_whole(steps);
+        order.spec.samples = steps * order.global_batch;
         order.shape = order.shape.map(|shape| Shape { samples: order.spec.samples, ..shape });
         order.mixture = Some(Arc::new(mixture));
         Ok(order)

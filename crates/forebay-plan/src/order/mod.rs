@@ -20,17 +20,20 @@
 //!
 //! Of a mixture ([`Order::mixed`]) these are the orders within each source, as `mixture` says.
 //!
-//! The end of an epoch ([`LastBatch`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left
-//! out; otherwise T = ⌈N/G⌉. `fill` fills the last step from the start of the same epoch (or of the
-//! same region or lane), `partial` takes what is left, a rank's part may be empty; `carry`
-//! (sequential only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts where epoch e − 1
-//! ended: the circular database of the papers. As regions and lanes are equal to ± 1, ⌊⌊N/L⌋ /
-//! (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they never change T.
+//! The end of an epoch ([`LastBatch`]): `partial`, the default, shares out over the ranks what no
+//! step of G samples takes, in one last step or in the last two, as `steps` says; T = ⌈N/G⌉, or
+//! ⌊N/G⌋ where batches have one sample. With `drop` T = ⌊N/G⌋, and what does not fill a step is
+//! left out. Otherwise T = ⌈N/G⌉: `fill` fills the last step from the start of the same epoch (or
+//! of the same region or lane); `carry` (sequential only) takes position (e·T + s)·G + r·B + j
+//! modulo N, so that epoch e starts where epoch e − 1 ended: the circular database of the papers.
+//! As regions and lanes are equal to ± 1, ⌊⌊N/L⌋ / (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they
+//! never change T.
 //!
 //! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `fill` and
-//! `carry` repeat at most G − 1); every rank has T steps; the global batch of a step does not
-//! depend on W, except for `contiguous` and `opportunistic`. In `local-shuffle` the samples of a
-//! step, or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
+//! `carry` repeat at most G − 1); every rank has T steps, none of them empty; the global batch of a
+//! step does not depend on W, except for `contiguous`, `opportunistic`, and the last two steps of
+//! `partial` where less than one sample per rank is left. In `local-shuffle` the samples of a step,
+//! or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
 //! `opportunistic` the samples of an epoch do not; the steps depend on what each node holds.
 
 pub(crate) mod error;
@@ -38,6 +41,7 @@ mod kept;
 mod lanes;
 mod mixed;
 mod smallest_window;
+mod steps;
 
 use std::fmt;
 use std::ops::Range;
@@ -49,6 +53,7 @@ use serde::{Deserialize, Serialize};
 pub use self::error::OrderError;
 pub use self::kept::KeptPermutations;
 pub(crate) use self::lanes::list;
+pub(crate) use self::steps::Steps;
 use crate::draw_entropy::DrawEntropy;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
@@ -139,11 +144,11 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBatch {
-    /// The last step is filled from the start of the epoch.
+    /// The last step is filled with samples from the start of the epoch.
     Fill,
     /// The samples that do not fill a step are left out.
     Drop,
-    /// The last step takes what is left; a rank's part may be empty.
+    /// What does not fill a step is shared out evenly over the ranks.
     Partial,
     /// The next epoch starts where this one ends.
     Carry,
@@ -186,8 +191,7 @@ pub struct OrderSpec {
 #[derive(Clone, Debug)]
 pub struct Order {
     spec: OrderSpec,
-    /// T.
-    steps: u64,
+    steps: Steps,
     /// G.
     global_batch: u64,
     /// L.
@@ -232,7 +236,11 @@ impl Order {
         if spec.last_batch == LastBatch::Carry && spec.kind != Kind::Sequential {
             return Err(OrderError::Carry { kind });
         }
-        if spec.last_batch != LastBatch::Partial && global_batch > spec.samples {
+        let steps = Steps::new(spec.last_batch, spec.samples, spec.batch, spec.ranks);
+        if steps.count == 0 && spec.last_batch == LastBatch::Partial {
+            return Err(OrderError::FewerThanRanks { kind, ranks: spec.ranks, samples: spec.samples });
+        }
+        if steps.count == 0 {
             return Err(OrderError::BatchTooLarge {
                 kind,
                 last: spec.last_batch.name(),
@@ -242,10 +250,6 @@ impl Order {
                 samples: spec.samples,
             });
         }
-        let steps = match spec.last_batch {
-            LastBatch::Drop => spec.samples / global_batch,
-            LastBatch::Fill | LastBatch::Partial | LastBatch::Carry => spec.samples.div_ceil(global_batch),
-        };
         if let Kind::Given { among: Some(among), repeats: false } = spec.kind
             && spec.samples > among
         {
@@ -257,7 +261,7 @@ impl Order {
         }
         if let Kind::LocalShuffle { steps: pool } = spec.kind
             && pool != 1
-            && !(1..steps).contains(&pool)
+            && !(1..steps.count).contains(&pool)
         {
             return number(
                 "steps, the steps whose samples are dealt together,",
@@ -394,7 +398,7 @@ impl Order {
     /// Where the step or the rank does not exist.
     pub fn resident_batch(&self, epoch: u64, step: u64, rank: Rank, out: &mut Vec<(u32, SampleId)>) {
         out.clear();
-        assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
+        assert!(step < self.steps.count, "step {step} of an epoch of {} steps", self.steps.count);
         let Some(parts) = self.opportunistic() else { return };
         let stream = parts.stream(epoch);
         let run = self.node_run(parts.shares(), step, rank);
@@ -419,7 +423,7 @@ impl Order {
     pub fn pool(&self, step: u64) -> Range<u64> {
         let Kind::LocalShuffle { steps } = self.spec.kind else { return step..step + 1 };
         let start = step / steps * steps;
-        start..(start + steps).min(self.steps)
+        start..(start + steps).min(self.steps.count)
     }
 
     /// The definition.
@@ -437,7 +441,19 @@ impl Order {
     /// T, steps per epoch of every rank; at least 1.
     #[must_use]
     pub fn steps_per_epoch(&self) -> u64 {
-        self.steps
+        self.steps.count
+    }
+
+    /// Most samples of a rank in a step: B, or 2 in the last step of batches of one sample, which
+    /// `partial` cannot make longer otherwise.
+    #[must_use]
+    pub fn largest_batch(&self) -> u64 {
+        self.steps.largest_batch
+    }
+
+    /// The steps of an epoch.
+    pub(crate) fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     /// L, sample streams that the ranks share out between them.
@@ -502,11 +518,11 @@ impl Order {
         let node_ranks = node_ranks as u64;
         let samples = match &self.shape {
             None => {
-                let step = u128::from(node_ranks * self.spec.batch);
+                let step = u128::from(node_ranks * self.steps.largest_batch);
                 self.opportunistic().map_or(step, |parts| {
                     let (steps, window) = parts.longest_window(self.spec.batch);
                     let nodes = node_ranks.min(parts.nodes().len() as u64);
-                    step * u128::from(steps.min(self.steps)) + u128::from(nodes) * u128::from(window)
+                    step * u128::from(steps.min(self.steps.count)) + u128::from(nodes) * u128::from(window)
                 })
             }
             Some(shape) => {
@@ -514,9 +530,8 @@ impl Order {
                 let window = u128::from(shape.window.min(self.spec.samples.div_ceil(self.lanes)));
                 let edges = u128::from(self.global_batch.div_ceil(shape.window));
                 let in_lanes = node_lanes * u128::from(self.lane_batch().div_ceil(shape.window));
-                let wrapped = self.steps.saturating_mul(self.global_batch).saturating_sub(self.spec.samples);
-                let wrapped = u128::from(wrapped.div_ceil(self.lanes).min(self.lane_batch())) * node_lanes;
-                (node_lanes + edges.min(in_lanes) + 1) * window + wrapped
+                let repeated = self.repeats().div_ceil(self.lanes).min(self.lane_batch());
+                (node_lanes + edges.min(in_lanes) + 1) * window + u128::from(repeated) * node_lanes
             }
         };
         (samples as f64 * mean_sample_bytes).ceil() as u64
@@ -549,7 +564,7 @@ impl Order {
         out: &mut Vec<SampleId>,
     ) {
         out.clear();
-        assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
+        assert!(step < self.steps.count, "step {step} of an epoch of {} steps", self.steps.count);
         assert!(u64::from(rank.0) < self.spec.ranks, "rank {} of {} ranks", rank.0, self.spec.ranks);
         if let Some(mixture) = &self.mixture {
             return self.mixture_batch(mixture, epoch, step, rank, kept, out);
@@ -595,25 +610,20 @@ impl Order {
         for (place, lane) in self.lanes_of(rank).enumerate() {
             let slice = shape.lane(lane);
             let end = slice.end - slice.start;
-            let mut slot = 0;
-            while slot < self.lane_batch() {
-                let mut position = step * self.lane_batch() + slot;
-                if position >= end {
-                    if self.spec.last_batch == LastBatch::Partial {
-                        break;
-                    }
-                    position -= end;
-                }
+            let mut positions = self.lane_run(step, lane);
+            while !positions.is_empty() {
+                // Those beyond its end are at its start.
+                let position = if positions.start < end { positions.start } else { positions.start - end };
                 let (number, window) = shape.window_at(lane, position);
                 let inside = windows.permutation(place, lane, number, window.end - window.start);
                 let first = slice.start + window.start;
-                let drawn = (window.end - position).min(self.lane_batch() - slot);
+                let drawn = (window.end - position).min(positions.end - positions.start);
                 out.extend(
                     (position..position + drawn).map(|position| {
                         SampleId(sequence.sample(first + inside.at(position - window.start)))
                     }),
                 );
-                slot += drawn;
+                positions.start += drawn;
             }
         }
     }
@@ -656,29 +666,107 @@ impl Order {
 
     /// The positions that a rank takes in one step of an order without lanes.
     pub(crate) fn run(&self, epoch: u64, step: u64, rank: Rank) -> PositionRun {
-        let OrderSpec { batch, ranks, samples, last_batch: last, kind, .. } = self.spec;
+        let OrderSpec { ranks, samples, last_batch, kind, .. } = self.spec;
         let rank = u64::from(rank.0);
+        let starts = |rank: u64| self.steps.taken(step, rank, ranks);
+        let ends = |rank: u64| self.steps.taken(step + 1, rank, ranks);
+        let own = starts(rank + 1) - starts(rank);
+        let count = ends(rank + 1) - ends(rank) - own;
+        // Of the ranks before it, in the same step.
+        let before = ends(rank) - starts(rank);
         let (base, modulus, first) = if kind == Kind::Contiguous {
             let region = share(samples, ranks, rank);
-            (region.start, region.end - region.start, step * batch)
-        } else if last == LastBatch::Carry {
-            let walked = (u128::from(epoch) * u128::from(self.steps) + u128::from(step))
+            (region.start, region.end - region.start, own)
+        } else if last_batch == LastBatch::Carry {
+            let walked = (u128::from(epoch) * u128::from(self.steps.count) + u128::from(step))
                 * u128::from(self.global_batch);
-            (0, samples, (walked % u128::from(samples)) as u64 + rank * batch)
+            (0, samples, (walked % u128::from(samples)) as u64 + before)
         } else {
-            (0, samples, step * self.global_batch + rank * batch)
+            (0, samples, self.steps.start(step) + before)
         };
-        let count = if last == LastBatch::Partial { batch.min(modulus.saturating_sub(first)) } else { batch };
         PositionRun { base, modulus, first, count }
+    }
+
+    /// The positions that a lane takes in one step. With `fill`, those beyond its end are at its
+    /// start.
+    pub(crate) fn lane_run(&self, step: u64, lane: u64) -> Range<u64> {
+        let start = |step| self.steps.part_start(step, lane, self.lanes);
+        start(step)..start(step + 1)
+    }
+
+    /// The step in which a lane takes a position of an epoch.
+    pub(crate) fn lane_step(&self, lane: u64, position: u64) -> u64 {
+        let near = (position / self.lane_batch()).min(self.steps.whole).min(self.steps.count - 1);
+        let ends_before = |step: &u64| self.lane_run(*step, lane).end <= position;
+        near + (near..self.steps.count - 1).take_while(ends_before).count() as u64
+    }
+
+    /// Samples that an epoch repeats: those with which `fill` and `carry` fill its last step.
+    #[must_use]
+    pub fn repeats(&self) -> u64 {
+        self.delivered().saturating_sub(self.spec.samples)
+    }
+
+    /// Samples that all ranks get in an epoch, repeated ones counted again.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.steps.start(self.steps.count)
+    }
+
+    /// Which samples of a batch `fill` repeats, by slot; `None` where it repeats none of them.
+    ///
+    /// # Panics
+    /// As [`Order::batch`].
+    #[must_use]
+    pub fn repeated(&self, epoch: u64, step: u64, rank: Rank) -> Option<Vec<bool>> {
+        let repeats = self.repeats();
+        if self.spec.last_batch != LastBatch::Fill || repeats == 0 || self.pool(step).end < self.steps.count {
+            return None;
+        }
+        let marks: Vec<bool> = if let Some(shape) = &self.shape {
+            let of_lane = |lane| {
+                let end = shape.lane_positions(lane);
+                self.lane_run(step, lane).map(move |position| position >= end)
+            };
+            self.lanes_of(rank).flat_map(of_lane).collect()
+        } else if let Some(parts) = self.opportunistic() {
+            let run = self.node_run(parts.shares(), step, rank);
+            let end = parts.nodes()[run.node].samples;
+            run.positions.map(|position| position >= end).collect()
+        } else if let Some(shares) = self.shares() {
+            let permutation = self.shuffle(epoch);
+            let pool = self.deal_pool(shares, &permutation, epoch, step);
+            let is_repeated = |sample: &SampleId| permutation.position_of(sample.0) < repeats;
+            pool.samples(step, rank).iter().map(is_repeated).collect()
+        } else {
+            let run = self.run(epoch, step, rank);
+            (0..run.count).map(|slot| run.first + slot >= run.modulus).collect()
+        };
+        marks.contains(&true).then_some(marks)
+    }
+
+    /// What an epoch has with `partial`, `fill` and `drop`: the name, T, and the samples that all
+    /// ranks get; without those that are not possible. None of a mixture, whose epochs have whole
+    /// steps only.
+    #[must_use]
+    pub fn ends(&self) -> Vec<(LastBatch, u64, u64)> {
+        let OrderSpec { samples, batch, ranks, .. } = self.spec;
+        let of = |last| {
+            let steps = Steps::new(last, samples, batch, ranks);
+            (last, steps.count, steps.start(steps.count))
+        };
+        let lasts = [LastBatch::Partial, LastBatch::Fill, LastBatch::Drop];
+        let all = lasts.into_iter().filter(|_| self.mixture.is_none()).map(of);
+        all.filter(|(_, steps, _)| *steps > 0).collect()
     }
 
     /// Samples that a rank takes in an epoch, nothing twice.
     fn taken_once(&self, rank: Rank) -> u64 {
-        let OrderSpec { batch, samples, last_batch: last, .. } = self.spec;
-        let before = self.steps - 1;
-        let first = before * self.global_batch + u64::from(rank.0) * batch;
-        let in_last = if last == LastBatch::Drop { batch } else { batch.min(samples.saturating_sub(first)) };
-        before * batch + in_last
+        let (rank, ranks, samples) = (u64::from(rank.0), self.spec.ranks, self.spec.samples);
+        let last = self.steps.count - 1;
+        let before = self.steps.part_start(last, rank, ranks);
+        let run = self.run(0, last, Rank(rank as u32));
+        before + run.count.min(samples.saturating_sub(run.first))
     }
 
     /// The positions of its node's sequence that a rank takes in one step of `opportunistic`.
@@ -687,8 +775,22 @@ impl Order {
         let node = shares.node_of_rank(rank);
         let ranks = shares.ranks_of(node);
         let before = ranks.iter().take_while(|other| **other != rank).map(|rank| count(*rank)).sum::<u64>();
-        let first = step * self.spec.batch * ranks.len() as u64 + before;
+        let first = self.node_start(shares, node, step) + before;
         NodeRun { node, positions: first..first + count(rank) }
+    }
+
+    /// Where a step of `opportunistic` begins in the sequence of a node.
+    pub(crate) fn node_start(&self, shares: &NodeShares, node: usize, step: u64) -> u64 {
+        let taken = |rank: &Rank| self.steps.part_start(step, u64::from(rank.0), self.spec.ranks);
+        shares.ranks_of(node).iter().map(taken).sum()
+    }
+
+    /// The step of `opportunistic` that takes a position of the sequence of a node.
+    pub(crate) fn node_step(&self, shares: &NodeShares, node: usize, position: u64) -> u64 {
+        let ranks = shares.ranks_of(node).len() as u64;
+        let near = (position / (self.spec.batch * ranks)).min(self.steps.whole).min(self.steps.count - 1);
+        let ends_before = |step: &u64| self.node_start(shares, node, step + 1) <= position;
+        near + (near..self.steps.count - 1).take_while(ends_before).count() as u64
     }
 
     /// The pool of `step` of `local-shuffle`, whose epoch has this permutation.
@@ -700,8 +802,8 @@ impl Order {
         step: u64,
     ) -> Pool {
         let steps = self.pool(step);
-        let first = steps.start * self.global_batch;
-        let samples = (first..).map(|position| SampleId(permutation.at(position % self.spec.samples)));
+        let samples = (self.steps.start(steps.start)..)
+            .map(|position| SampleId(permutation.at(position % self.spec.samples)));
         Pool::deal(shares, epoch, steps, samples, |step, rank| self.run(epoch, step, rank).count)
     }
 

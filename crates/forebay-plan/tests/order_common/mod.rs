@@ -58,26 +58,40 @@ pub fn shares(seed: u64, samples: u64, ranks: u64) -> Arc<NodeShares> {
     Arc::new(NodeShares::new(samples, &units, &nodes, seed))
 }
 
+/// Numbers of samples, up to 400 and at least 5: many leave less than one sample per rank for the
+/// last step.
+fn samples() -> impl Strategy<Value = (u64, bool)> {
+    (5_u64..400, any::<bool>())
+}
+
 /// Valid orders of up to 400 samples, 5 ranks and batches of 12.
 pub fn orders() -> impl Strategy<Value = Order> {
-    let numbers = (any::<u64>(), 1_u64..400, 1_u64..13, 1_u64..6, any::<prop::sample::Index>(), 0_u64..=10);
-    (kinds(), lasts(), numbers).prop_map(|(kind, last, (seed, samples, batch, ranks, pick, kept))| {
-        let lanes = matches!(kind, Kind::Group { .. }).then(|| {
-            let works: Vec<u64> =
-                (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
-            works[pick.index(works.len())]
-        });
-        let last = match last {
-            _ if batch * ranks > samples => LastBatch::Partial,
-            LastBatch::Carry if kind != Kind::Sequential => LastBatch::Fill,
-            last => last,
-        };
-        let make =
-            |kind| Order::new(OrderSpec { kind, last_batch: last, seed, samples, batch, ranks, lanes });
-        // Pools may be too large for the epoch.
-        let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
-        order.with_residents(shares(seed, samples, ranks), |unit| is_resident(seed, unit, kept))
-    })
+    let numbers = (any::<u64>(), samples(), 1_u64..13, 1_u64..6, any::<prop::sample::Index>(), 0_u64..=10);
+    (kinds(), lasts(), numbers).prop_map(
+        |(kind, last, (seed, (samples, fills), batch, ranks, pick, kept))| {
+            let global_batch = batch * ranks;
+            let samples = if fills && samples >= global_batch {
+                samples / global_batch * global_batch + samples % ranks
+            } else {
+                samples
+            };
+            let lanes = matches!(kind, Kind::Group { .. }).then(|| {
+                let works: Vec<u64> =
+                    (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
+                works[pick.index(works.len())]
+            });
+            let last = match last {
+                _ if batch * ranks > samples => LastBatch::Partial,
+                LastBatch::Carry if kind != Kind::Sequential => LastBatch::Fill,
+                last => last,
+            };
+            let make =
+                |kind| Order::new(OrderSpec { kind, last_batch: last, seed, samples, batch, ranks, lanes });
+            // Pools may be too large for the epoch.
+            let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
+            order.with_residents(shares(seed, samples, ranks), |unit| is_resident(seed, unit, kept))
+        },
+    )
 }
 
 /// About `kept` tenths of the units, by chance.
