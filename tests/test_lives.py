@@ -371,3 +371,37 @@ def test_ranks_with_different_data_sets_are_all_told(pool, even, mixed):
         assert isinstance(one, Raised)
         assert one.kind == "RendezvousError"
         assert "the ranks disagree on data set" in one.message
+
+
+# --- ranks that wait for each other ---
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+def test_ranks_that_wait_for_each_other_in_different_loaders_raise_on_both(pool, tmp_path, taken):
+    # More than the memory holds: a rank needs blocks that the reader of the other one fills.
+    path = str(
+        support.write_lmdb(tmp_path / "x.lmdb", [support.record(number, 48_000) for number in range(1600)])
+    )
+    options = {"batch_size": 16, "order": "contiguous", "timeout": 60}
+    options["strategy"] = {"access": "pread", "readers": 2, "batch_buffers": 2}
+    ranks = pool.begin(2, work.crossed, path=path, options=options, taken=taken)
+    assert [rank.hear() for rank in ranks] == ["failed"] * 2
+    for rank in ranks:
+        rank.tell("go")
+    for number, (said, _) in enumerate(pool.outcomes(ranks)):
+        assert f'loader "{"ab"[number]}": this rank waits for rank {1 - number}' in said
+        assert "which waits for this rank in another loader" in said
+        assert 'world="single"' in said
+
+
+def test_the_warning_of_a_rank_that_iterates_alone_names_the_way_out(pool, even):
+    ranks = pool.begin(2, work.alone, path=even, options={"batch_size": 2, "timeout": 2})
+    assert ranks[1].hear() == "resting"
+    warned = ranks[0].hear()
+    assert "waiting for rank 1" in warned
+    assert "if rank 1 does not iterate this loader" in warned
+    assert 'world="single"' in warned
+    ranks[1].tell("go")
+    # It goes on when the other rank has closed its loader, with its own part.
+    found = pool.outcomes(ranks)
+    assert found == [sum(step[0] for step in plain.sizes(plain.SAMPLES, 2, 2, "partial")), 0]

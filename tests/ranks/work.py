@@ -384,6 +384,53 @@ def meeting(
         module.open, waiting.WARN_AFTER_S = really, patience
 
 
+def crossed(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, taken: int = 0
+) -> tuple[str, list[str]]:
+    """Iterate another loader than the other rank, after some steps of both; return what it says."""
+    said: list[str] = []
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        make(path, world, {**options, "name": "a", "memory": "9MiB"}) as first,
+        # They share the larger of their budgets.
+        make(path, world, {**options, "name": "b", "memory": "18MiB"}) as second,
+    ):
+        warnings.simplefilter("always")
+        iterations = [iter(first), iter(second)]
+        for _ in range(taken):
+            for iteration in iterations:
+                next(iteration)
+        try:
+            for _ in iterations[world["rank"]]:
+                pass
+        except forebay.RendezvousError as error:
+            said.append(str(error))
+        pipe.send("failed")
+        # The other rank has to see it as well, not the end of this one.
+        pipe.recv()
+        return said[0], [str(one.message) for one in caught]
+
+
+def alone(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> int:
+    """Iterate on rank 0 while rank 1 waits to be told to close its loader; return the samples."""
+    with make(path, world, options) as loader:
+        if world["rank"] != 0:
+            pipe.send("resting")
+            pipe.recv()
+            return 0
+        told: list[str] = []
+
+        def tell(message: Warning | str, *_: Any, **__: Any) -> None:
+            if not told:
+                told.append(str(message))
+                pipe.send(str(message))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = tell
+            return sum(len(batch.indices) for batch in loader)
+
+
 def forking(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
     """Fork in the middle of an epoch; the child uses and drops everything, the parent goes on."""
     with make(path, world, options) as loader:

@@ -227,6 +227,17 @@ impl Error {
         Self::Rendezvous(ErrorDetails::new(message, Some(hint)))
     }
 
+    /// Two ranks wait for each other in different loaders.
+    pub(crate) fn waits_elsewhere(loader: &str, rank: &str) -> Self {
+        let message = format!(
+            "loader \"{loader}\": this rank waits for {rank}, which waits for this rank in another loader: neither will \
+             go on"
+        );
+        let hint = "iterate the loaders in the same order on all ranks; world=\"single\" makes a loader that one rank \
+                    iterates alone";
+        Self::Rendezvous(ErrorDetails::new(message, Some(hint)))
+    }
+
     /// A process of this node that died while the loader was made.
     pub(crate) fn died_during_creation(peer: Peer) -> Self {
         Self::PeerEnded(ErrorDetails::new(format!("{peer} died while the loader was made"), Some(RESTART)))

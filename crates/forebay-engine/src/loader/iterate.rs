@@ -14,6 +14,7 @@ use crate::host::Host;
 use crate::host::offload::offload;
 use crate::host::warnings::Warnings;
 use crate::loader::Engine;
+use crate::loader::elsewhere::RankWait;
 use crate::pipeline::session::{ATTENTION, Session};
 use crate::shm::counters::{self, Counter, count, monotonic_ns};
 use crate::shm::position::{AWAY, Position};
@@ -33,9 +34,9 @@ pub struct Delivered {
     pub epoch: u64,
     /// Its step within the epoch.
     pub step: u64,
-}
     /// Which of its samples `fill` repeats; `None` where it repeats none.
     pub repeated: Option<Vec<bool>>,
+}
 
 /// How long the links may take to report a process whose connection is already closed.
 const LOSS_IS_KNOWN_WITHIN: Duration = Duration::from_secs(3);
@@ -157,6 +158,7 @@ impl Engine {
         let context = &self.context;
         let mut warnings = Warnings::before(self.limit());
         let mut waited = WaitClock::new(monotonic_ns());
+        let mut wait = RankWait::new(context);
         // Time in which this process itself was suspended is not a stall.
         let (mut suspended, mut checked_at) = (Duration::ZERO, begun);
         loop {
@@ -178,6 +180,11 @@ impl Engine {
             context.region.planning().notify();
             let now_ns = monotonic_ns();
             let (node, cause) = self.stall_cause(session, step, now_ns);
+            let awaited = match cause {
+                StallCause::Rank { local, runs: true } => Some(local),
+                _ => None,
+            };
+            wait.check(awaited, |local| self.name_of(local))?;
             let description = || self.describe_cause(session, step, &node, cause);
             let elapsed = begun.elapsed().saturating_sub(suspended);
             if warnings.is_due(elapsed) {
@@ -213,7 +220,11 @@ impl Engine {
                     AWAY => String::new(),
                     at => format!(": it has read ahead to step {} of epoch {}", at % steps, at / steps),
                 };
-                format!("waiting for {}, which takes no further batch{progress}", self.name_of(local))
+                format!(
+                    "waiting for {}, which takes no further batch{progress}; {}",
+                    self.name_of(local),
+                    self.if_alone(local)
+                )
             }
             StallCause::Storage { actor, since_ns, .. } => {
                 self.describe_read(session, step, node, actor, since_ns)

@@ -13,6 +13,7 @@
 
 mod arbiter_threads;
 pub(crate) mod creation;
+mod elsewhere;
 mod explicit_order;
 mod idle_memory;
 pub(crate) mod iterate;
@@ -353,6 +354,7 @@ impl Engine {
             region,
             links,
         });
+        elsewhere::record(&context);
         let engine = Self {
             context,
             failure_detector,

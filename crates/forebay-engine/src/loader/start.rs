@@ -22,6 +22,7 @@ use crate::dataset::shuffle_quality;
 use crate::error::Error;
 use crate::host::Host;
 use crate::host::warnings::Warnings;
+use crate::loader::elsewhere::{self, RankWait};
 use crate::loader::{Consumer, Engine};
 use crate::pipeline::gather::reattach;
 use crate::pipeline::session::{ATTENTION, Session};
@@ -49,6 +50,7 @@ impl Engine {
         step: u64,
         caller: &dyn Host,
     ) -> Result<(), Error> {
+        elsewhere::is_here(&self.context);
         let wrong = |message| Err(Error::Options { message, hint: String::new() });
         let steps = self.steps_per_epoch();
         if step > steps {
@@ -291,12 +293,15 @@ impl Engine {
         let missing = || context.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
         let begun = Instant::now();
         let mut warnings = Warnings::before(self.limit());
+        let mut wait = RankWait::new(context);
         while let Some(local) = missing() {
             let waited =
                 || format!("waiting for {} to start at the same epoch and step", self.name_of(local));
             self.check_liveness(caller, waited)?;
+            wait.check(Some(local), |local| self.name_of(local))?;
             if warnings.is_due(begun.elapsed()) {
-                self.warn_of_wait(caller, begun.elapsed(), &waited());
+                let text = format!("{}; {}", waited(), self.if_alone(local));
+                self.warn_of_wait(caller, begun.elapsed(), &text);
             }
             context.region.gathered().wait(|| missing().is_none(), ATTENTION);
         }
@@ -377,6 +382,14 @@ impl Engine {
     pub(crate) fn warn_of_wait(&self, caller: &dyn Host, elapsed: Duration, description: &str) {
         let name = &self.context.options.name;
         caller.warn(&format!("loader \"{name}\": no batch for {} s, {description}", elapsed.as_secs()));
+    }
+
+    /// What to do if a rank takes no part, as in an evaluation on one rank.
+    pub(crate) fn if_alone(&self, local: usize) -> String {
+        format!(
+            "if rank {} does not iterate this loader, as in an evaluation on one rank, make it with world=\"single\"",
+            self.context.options.local_ranks[local]
+        )
     }
 
     /// A rank of this node, for messages.

@@ -100,6 +100,9 @@ pub struct RankSlot {
     pub doing: AtomicU64,
     /// Whether the program of the rank waits for a batch now.
     pub waits: AtomicU32,
+    /// Number + 1 of the rank for which this rank waits in another loader; 0 while it does not
+    /// (`loader/elsewhere.rs`).
+    pub elsewhere: AtomicU32,
     /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it
     /// starts.
     pub want: AtomicU64,
