@@ -11,6 +11,7 @@ from forebay._explain import lines
 from forebay.config import (
     Config,
     Data,
+    EpochEnd,
     EpochForecast,
     Fallback,
     Given,
@@ -62,6 +63,12 @@ PLAIN = Config(
         kind="group",
         steps=391,
         global_batch=256,
+        last_batch="partial",
+        ends=(
+            EpochEnd(last_batch="partial", steps=391, delivered=100_000, repeated=0, left_out=0),
+            EpochEnd(last_batch="fill", steps=391, delivered=100_096, repeated=96, left_out=0),
+            EpochEnd(last_batch="drop", steps=390, delivered=99_840, repeated=0, left_out=160),
+        ),
         epochs=None,
         lanes=8,
         allowed_ranks=(1, 2, 4, 8),

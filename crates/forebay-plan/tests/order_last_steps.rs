@@ -22,7 +22,7 @@ fn orders(samples: u64, batch: u64, ranks: u64) -> Vec<Order> {
     let mut found = Vec::new();
     for kind in KINDS {
         let is_group = matches!(kind, Kind::Group { .. });
-        for each in (1..=batch).filter(|each| batch % each == 0 && (is_group || *each == 1)) {
+        for each in (1..=batch).filter(|each| batch.is_multiple_of(*each) && (is_group || *each == 1)) {
             let lanes = is_group.then_some(each * ranks);
             let spec =
                 OrderSpec { kind, last_batch: LastBatch::Partial, seed: 3, samples, batch, ranks, lanes };
@@ -120,7 +120,8 @@ fn resume(order: &Order, step: u64, other: &Order) -> Result<Resumption, StateEr
 fn another_number_of_ranks_goes_on_exactly_or_not_at_all() {
     let (mut exact, mut refused) = (0, BTreeSet::new());
     for global_batch in [4_u64, 6, 8, 12] {
-        let divisors: Vec<u64> = (1..=global_batch).filter(|ranks| global_batch % ranks == 0).collect();
+        let divisors: Vec<u64> =
+            (1..=global_batch).filter(|ranks| global_batch.is_multiple_of(*ranks)).collect();
         for samples in global_batch..=3 * global_batch {
             for kind in
                 [Kind::Sequential, Kind::Shuffle, Kind::ALL_GIVEN, Kind::Group { samples: 3, window: 2 }]
