@@ -135,7 +135,6 @@ fn headers_that_say_something_else_are_refused() {
         ("{'descr': '<f4', 'fortran_order': False, 'shape': ('1',)}", "no integer from 0 on"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", "expected a Python literal, found '-'"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "an array without axes is not supported"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}", "an array without samples"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 0)}", "an array of samples without bytes"),
         ("{'descr': '|V0', 'fortran_order': False, 'shape': (9,)}", "an array of samples without bytes"),
         ("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}", "an array of objects is not supported"),
@@ -218,8 +217,7 @@ fn archives_of_other_things_are_told() {
     let other = Member::stored("readme.txt", b"hello".to_vec());
     let text = refusal(open_npz(&zip(std::slice::from_ref(&other), false, b""), &[]));
     assert!(text.contains("an archive without arrays"), "{text}");
-    let text = refusal(open_npz(&zip(&[], false, b""), &[]));
-    assert!(text.contains("an archive without arrays"), "{text}");
+    assert_eq!(open_npz(&zip(&[], false, b""), &[]).expect("nothing").samples(), 0);
     let bytes = zip(&[&pair()[..], &[other]].concat(), false, b"");
     let warnings = open_npz(&bytes, &[]).expect("sound").warnings().to_vec();
     assert_eq!(warnings, [format!("{PATH}: member \"readme.txt\" is no npy file and is not read")]);
