@@ -10,11 +10,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Of fcntl(2), which libc does not have.
 const F_SETSIG: libc::c_int = 10;
 
+/// File systems whose servers grant leases, and refuse some without a writer: NFS and SMB.
+const LEASES_OF_SERVERS: [i64; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
+
 /// Whether another description of a file is open for writing; `None` where the system does not say:
-/// for files of other users, and on file systems without leases, such as NFS and FUSE. The
+/// for files of other users, and on file systems without leases of this node, such as NFS. The
 /// descriptor must be open for reading only.
 #[must_use]
 pub fn is_open_for_writing(file: BorrowedFd<'_>) -> Option<bool> {
+    if rustix::fs::fstatfs(file).is_ok_and(|found| LEASES_OF_SERVERS.contains(&found.f_type)) {
+        return None;
+    }
     let file = file.as_raw_fd();
     // A program that opens the file for writing just now waits until the lease is given back. The
     // kernel tells the holder by a signal: the default would end the process, this one is ignored.
