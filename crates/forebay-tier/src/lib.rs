@@ -36,6 +36,7 @@ mod memory_level;
 mod offer;
 #[cfg(test)]
 mod own_mounts;
+mod path_json;
 mod probe;
 mod protocol;
 mod run_client;

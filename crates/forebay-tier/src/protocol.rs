@@ -56,7 +56,11 @@ pub(crate) enum Request {
     Usage,
     /// Delete a slab that nobody uses from the level whose directory has this device and inode; or
     /// all copies that nobody uses of what is at or below a path.
-    Clear { directory: (u64, u64), below: Option<PathBuf> },
+    Clear {
+        directory: (u64, u64),
+        #[serde(with = "crate::path_json::optional")]
+        below: Option<PathBuf>,
+    },
     /// Forget copies of sources and of files, which are wrong, on the level with this directory.
     Drop { directory: (u64, u64), sources: Vec<SourceKey>, files: Vec<u64> },
     /// End, unless a client uses a data set.
@@ -88,7 +92,12 @@ pub(crate) enum Answer {
     /// Chunks, their slots and checksums; none of those that are verified by now, or gone.
     Sums { chunks: Vec<ChunkSums> },
     /// A run, and the path that its table has once it is ready.
-    OpenedRun { run: u32, table: PathBuf, warnings: Vec<String> },
+    OpenedRun {
+        run: u32,
+        #[serde(with = "crate::path_json")]
+        table: PathBuf,
+        warnings: Vec<String>,
+    },
     /// Facts of a run, as its user gets them.
     Run { facts: Value },
     /// Those of all runs.

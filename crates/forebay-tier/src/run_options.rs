@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunOptions {
     /// Directories, or files, that programs get copies of: absolute, as the user wrote them.
+    #[serde(with = "crate::path_json::list")]
     pub sources: Vec<PathBuf>,
     /// The sources do not change: programs look paths up before they ask the source.
     #[serde(default)]
     pub frozen: bool,
-    /// At the end, all copies are compared with their sources.
+    /// Copies are compared with their sources before they are served.
     #[serde(default)]
     pub check: bool,
     /// What the daemon reads of the sources.

@@ -10,6 +10,7 @@ use crate::error::TierError;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TierSpec {
     /// An existing directory.
+    #[serde(with = "crate::path_json")]
     pub path: PathBuf,
     /// What it may take \[bytes\].
     pub bytes: u64,
