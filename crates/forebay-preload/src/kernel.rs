@@ -12,6 +12,8 @@ pub type Result<T> = core::result::Result<T, c_int>;
 pub struct FileStat {
     pub identity: Identity,
     pub is_regular: bool,
+    /// It has no name any more.
+    pub is_deleted: bool,
 }
 
 /// The system calls of the library. They do not touch `errno`.

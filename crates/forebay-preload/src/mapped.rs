@@ -8,18 +8,24 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use forebay_table::{Counter, SharedPart, Table, WORD_BYTES};
 
-use crate::kernel::Kernel;
+use crate::kernel::{FileStat, Kernel, Result};
 use crate::redirect::Redirect;
 use crate::system_calls::Linux;
 
 /// The variable with the path of the table.
-const VARIABLE: &[u8] = b"FOREBAY_TABLE=";
+const TABLE: &[u8] = b"FOREBAY_TABLE=";
+/// The variable with the number of system call filters that `forebay run` itself runs under, as in
+/// most containers.
+const FILTERS: &[u8] = b"FOREBAY_FILTERS=";
 
-/// Tables that a process maps, one after the other.
-const MAX_TABLES: usize = 8;
+/// Tables that a process maps, one after the other: each is twice as large as the one before, and
+/// other daemons may make some.
+const MAX_TABLES: usize = 64;
 /// How often a process looks for the next table in vain.
 const MAX_FAILURES: usize = 64;
 const MAX_PATH_BYTES: usize = libc::PATH_MAX as usize;
+/// More than `/proc/self/status` has.
+const STATUS_BYTES: usize = 8192;
 
 struct Mapped {
     table: Table<'static>,
@@ -40,6 +46,8 @@ static TABLES: [Place<Mapped>; MAX_TABLES] =
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 static BUSY: AtomicBool = AtomicBool::new(false);
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
+/// The program has forbidden itself system calls; those of ours may end it.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 static LINUX: Linux = Linux;
 
 /// A table that is mapped.
@@ -58,9 +66,35 @@ pub fn all() -> impl Iterator<Item = Redirect<'static, Linux>> {
     (0..MAPPED.load(Ordering::Acquire)).rev().map(|number| redirect(table(number)))
 }
 
+/// Serves this process no more: it has forbidden itself system calls.
+pub fn confine() {
+    IS_CONFINED.store(true, Ordering::Relaxed);
+}
+
+fn refuses_change(found: Result<FileStat>) -> bool {
+    found.is_ok_and(|found| all().any(|redirect| redirect.refuses_change(&found)))
+}
+
+fn is_served() -> bool {
+    MAPPED.load(Ordering::Acquire) > 0 && !IS_CONFINED.load(Ordering::Relaxed)
+}
+
+/// Whether a descriptor is one of a copy, which the program must not change: it means the source.
+pub fn is_copy(fd: c_int) -> bool {
+    is_served() && refuses_change(LINUX.stat(fd))
+}
+
+/// Whether a path leads to a copy, as `/proc/self/fd/N` does; `flags` as for fstatat(2).
+pub fn is_path_of_copy(directory: c_int, path: *const c_char, flags: c_int) -> bool {
+    is_served() && refuses_change(Linux::stat_at(directory, path, flags))
+}
+
 /// The newest table, if this process has one.
 #[inline]
 pub fn newest() -> Option<Redirect<'static, Linux>> {
+    if IS_CONFINED.load(Ordering::Relaxed) {
+        return None;
+    }
     let newest = table(MAPPED.load(Ordering::Acquire).checked_sub(1)?);
     if newest.table.is_current() { Some(redirect(newest)) } else { Some(next()) }
 }
@@ -100,7 +134,11 @@ fn publish(number: usize, mapped: Mapped) {
 
 /// Maps the table that the environment names. Runs once, before the program has threads.
 pub fn begin(environment: *const *const c_char) {
-    let Some(path) = table_path(environment) else { return };
+    let Some(path) = variable(environment, TABLE) else { return };
+    // Which system calls these forbid is not known; without further ones nothing can go wrong.
+    if system_call_filters() > variable(environment, FILTERS).map_or(0, |value| number(value.to_bytes())) {
+        return;
+    }
     let bytes = path.to_bytes_with_nul();
     if bytes.len() > MAX_PATH_BYTES {
         return;
@@ -113,8 +151,26 @@ pub fn begin(environment: *const *const c_char) {
     publish(0, mapped);
 }
 
-/// The value of the variable.
-fn table_path(environment: *const *const c_char) -> Option<&'static CStr> {
+/// How many filters (seccomp(2)) this process has inherited. It is found out by those system calls
+/// alone that the loader has made before.
+fn system_call_filters() -> u64 {
+    let mut place = [0; STATUS_BYTES];
+    let Ok(status) = Linux::read_file(c"/proc/self/status", &mut place) else { return 0 };
+    let field = |name: &[u8]| {
+        status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name)).map(number)
+    };
+    // Linux before 5.9 tells only that there are some.
+    field(b"Seccomp_filters:\t").or_else(|| field(b"Seccomp:\t")).unwrap_or(0)
+}
+
+/// The number at the front of a text.
+fn number(text: &[u8]) -> u64 {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+/// The value of a variable, whose name ends with `=`.
+fn variable(environment: *const *const c_char, name: &[u8]) -> Option<&'static CStr> {
     let mut entry = environment;
     if entry.is_null() {
         return None;
@@ -127,7 +183,7 @@ fn table_path(environment: *const *const c_char) -> Option<&'static CStr> {
         }
         // SAFETY: its other entries are strings.
         let variable = unsafe { CStr::from_ptr(variable) };
-        if let Some(path) = variable.to_bytes_with_nul().strip_prefix(VARIABLE) {
+        if let Some(path) = variable.to_bytes_with_nul().strip_prefix(name) {
             return CStr::from_bytes_with_nul(path).ok();
         }
         // SAFETY: the end has not been reached.

@@ -6,7 +6,7 @@ use forebay_table::{
     Counter, Found, Identity, LevelState, RecordId, SharedPart, SourceFile, Table, path_hash,
 };
 
-use crate::kernel::Kernel;
+use crate::kernel::{FileStat, Kernel};
 use crate::stat;
 
 /// Longest path that is looked at for a wish.
@@ -61,6 +61,10 @@ impl<'a, K: Kernel> Redirect<'a, K> {
 
     fn opened_for_reading(&self, fd: c_int, flags: c_int, path: Option<&CStr>) {
         if !self.table.is_current() {
+            // The daemon is gone, or no further table could be mapped.
+            if path.is_some_and(|path| self.table.is_below_source(path.to_bytes())) {
+                self.count(Counter::Retired);
+            }
             return;
         }
         let Ok(found) = self.kernel.stat(fd) else { return };
@@ -129,15 +133,19 @@ impl<'a, K: Kernel> Redirect<'a, K> {
 
     /// Tells the daemon of a source without a copy, if it is one.
     fn wish(&self, identity: &Identity, fd: c_int, path: Option<&CStr>, reason: Counter) {
-        if !self.table.is_source_device(identity.device) {
-            return;
-        }
         let is_source = |path: &[u8]| self.table.is_source_path(identity.device, path);
         let mut place = [0; MAX_PATH_BYTES + 1];
-        let path = path.map(CStr::to_bytes).filter(|path| path.first() == Some(&b'/') && is_source(path));
+        // Other file systems may be mounted below a source; `..` may lead out of it.
+        let is_plain = |path: &&[u8]| {
+            path.first() == Some(&b'/') && !path.split(|byte| *byte == b'/').any(|part| part == b"..")
+        };
+        let path = path.map(CStr::to_bytes).filter(is_plain).filter(|path| self.table.is_below_source(path));
         let path = if let Some(path) = path {
             path
         } else {
+            if !self.table.is_source_device(identity.device) {
+                return;
+            }
             // The kernel takes longer for the path than for the open: each file is asked once.
             if self.shared.is_foreign(identity) {
                 return;
@@ -207,26 +215,34 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         }
     }
 
-    /// Whether a descriptor is that of a copy, so that a change through it must fail.
-    pub fn is_copy(&self, fd: c_int) -> bool {
-        let is_copy = self
-            .kernel
-            .stat(fd)
-            .is_ok_and(|found| found.is_regular && self.source_of(&found.identity).is_some());
+    /// Whether a file that a program wants to change is a copy, so that this must fail.
+    pub fn refuses_change(&self, found: &FileStat) -> bool {
+        let identity = &found.identity;
+        let of_copy = || self.table.records().of_copy(identity.device, identity.inode);
+        let is_copy = found.is_regular
+            && (self.source_of(identity, found.is_deleted).is_some()
+                || of_copy().any(|id| self.is_known_copy(id, identity)));
         if is_copy {
             self.count(Counter::RefusedChanges);
         }
         is_copy
     }
 
-    fn source_of(&self, identity: &Identity) -> Option<SourceFile> {
-        self.table.records().source_of(&stat::as_copy(identity), identity.bytes)
+    fn source_of(&self, identity: &Identity, is_deleted: bool) -> Option<SourceFile> {
+        let (records, copy) = (self.table.records(), stat::as_copy(identity));
+        if is_deleted {
+            records.source_of_deleted(&copy, identity.bytes)
+        } else {
+            records.source_of(&copy, identity.bytes)
+        }
     }
 
     /// Shows the source in a result of `stat`, if that shows a copy of this table.
     pub fn translate(&self, found: &mut libc::stat) -> bool {
-        let source =
-            stat::is_regular(found.st_mode).then(|| self.source_of(&stat::identity(found))).flatten();
+        let is_deleted = found.st_nlink == 0;
+        let source = stat::is_regular(found.st_mode)
+            .then(|| self.source_of(&stat::identity(found), is_deleted))
+            .flatten();
         if let Some(source) = &source {
             stat::show(source, found);
             self.count(Counter::Stats);
@@ -236,7 +252,9 @@ impl<'a, K: Kernel> Redirect<'a, K> {
 
     /// The same for `statx`.
     pub fn translate_statx(&self, found: &mut libc::statx) -> bool {
-        let source = stat::identity_of_statx(found).and_then(|identity| self.source_of(&identity));
+        let is_deleted = found.stx_mask & libc::STATX_NLINK != 0 && found.stx_nlink == 0;
+        let source =
+            stat::identity_of_statx(found).and_then(|identity| self.source_of(&identity, is_deleted));
         if let Some(source) = &source {
             stat::show_in_statx(source, found);
             self.count(Counter::Stats);
@@ -429,7 +447,7 @@ mod tests {
             let id = writer.add(&source(), Some(SOURCE.to_bytes())).unwrap();
             change(&mut writer, id);
             let kernel = FakeKernel::default();
-            let regular = |identity| FileStat { identity, is_regular: true };
+            let regular = |identity| FileStat { identity, is_regular: true, is_deleted: false };
             kernel.files.borrow_mut().insert(SOURCE.to_str().unwrap().into(), regular(source().identity));
             kernel.files.borrow_mut().insert(COPY.into(), regular(copy()));
             kernel.open.borrow_mut().insert(FD, (SOURCE.to_str().unwrap().into(), 0));
@@ -633,6 +651,7 @@ mod tests {
             scene.words[3].store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(redirect.opened(FD, 0, Some(SOURCE)), Ok(()));
             scene.assert_source();
+            assert_eq!(scene.total(Counter::Retired), 1);
             assert_eq!(redirect.open_frozen(SOURCE, 0), None);
             assert!(redirect.is_copy_of(&copy()));
         });
@@ -645,10 +664,12 @@ mod tests {
         let long = format!("/data/{}", "x".repeat(470));
         for (given, real, expected) in [
             // As the program wrote it.
-            ("/data/../data/a", "/data/a", Some("/data/../data/a")),
+            ("/data//./a", "/data/a", Some("/data//./a")),
             // What the kernel says, where the program's path says nothing.
             ("a", "/data/a", Some("/data/a")),
             ("/link/a", "/data/a", Some("/data/a")),
+            ("/data/../data/a", "/data/a", Some("/data/a")),
+            ("/data/../etc/a", "/etc/a", None),
             ("/etc/a", "/etc/a", None),
             ("a", "/database/a", None),
             (long.as_str(), "/data/a", None),
@@ -680,7 +701,12 @@ mod tests {
         // A source that has an absolute path is wished for all the same.
         assert_eq!(scene.open(0, SOURCE), Ok(()));
         assert_eq!(scene.wished().as_deref(), SOURCE.to_str().ok());
-        // A file of another device costs no further call.
+        // Of a file of another device below a source, as it is written.
+        let scene = Scene::with(Flags::default(), gone);
+        scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.device += 1;
+        assert_eq!(scene.open(0, SOURCE), Ok(()));
+        assert_eq!(scene.wished().as_deref(), SOURCE.to_str().ok());
+        // Elsewhere it costs no further call.
         let scene = Scene::with(Flags::default(), gone);
         scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.device += 1;
         assert_eq!(scene.open(0, c"a"), Ok(()));
@@ -720,10 +746,18 @@ mod tests {
         assert_eq!(scene.total(Counter::RefusedChanges), 1);
 
         let scene = Scene::new();
-        assert!(!scene.run(|redirect| redirect.is_copy(FD)));
-        assert_eq!(scene.open(0, SOURCE), Ok(()));
-        assert!(scene.run(|redirect| redirect.is_copy(FD)));
-        assert!(!scene.run(|redirect| redirect.is_copy(99)));
+        let refuses = |identity, is_deleted| {
+            let found = FileStat { identity, is_regular: true, is_deleted };
+            scene.run(|redirect| redirect.refuses_change(&found))
+        };
+        assert!(!refuses(source().identity, false));
+        assert!(refuses(copy(), false));
+        // Also if somebody has changed it, or deleted it while it is open.
+        assert!(refuses(Identity { bytes: 0, modified_ns: 99, changed_ns: 99, ..copy() }, false));
+        scene.kernel.files.borrow_mut().remove(COPY);
+        assert!(refuses(Identity { changed_ns: 99, ..copy() }, true));
+        assert!(!refuses(Identity { changed_ns: 99, ..copy() }, false));
+        assert_eq!(scene.total(Counter::RefusedChanges), 3);
     }
 
     #[test]
@@ -739,7 +773,8 @@ mod tests {
     fn stat_of(identity: &Identity, mode: u32) -> libc::stat {
         // SAFETY: zeros are a `stat`.
         let mut found: libc::stat = unsafe { core::mem::zeroed() };
-        let file = SourceFile { identity: *identity, mode, block_bytes: 4096, ..SourceFile::default() };
+        let file =
+            SourceFile { identity: *identity, mode, links: 1, block_bytes: 4096, ..SourceFile::default() };
         stat::show(&file, &mut found);
         (found.st_atime, found.st_atime_nsec) = (77, 78);
         found
@@ -784,11 +819,30 @@ mod tests {
         assert_eq!(stat::identity(&found), copy());
     }
 
+    #[test]
+    fn stat_of_a_copy_that_was_deleted_while_it_is_open_shows_the_source() {
+        let scene = Scene::new();
+        let gone = Identity { changed_ns: 99, ..copy() };
+        let mut found = stat_of(&gone, libc::S_IFREG | 0o400);
+        found.st_nlink = 0;
+        assert!(scene.run(|redirect| redirect.translate(&mut found)));
+        assert_eq!((stat::identity(&found), found.st_nlink), (source().identity, 18));
+        let mut found = statx_of(&gone);
+        found.stx_nlink = 0;
+        assert!(scene.run(|redirect| redirect.translate_statx(&mut found)));
+        assert_eq!((stat::identity_of_statx(&found), found.stx_nlink), (Some(source().identity), 18));
+        // Another file that was deleted.
+        let mut found = stat_of(&Identity { modified_ns: 99, ..gone }, libc::S_IFREG | 0o400);
+        found.st_nlink = 0;
+        assert!(!scene.run(|redirect| redirect.translate(&mut found)));
+    }
+
     fn statx_of(identity: &Identity) -> libc::statx {
         // SAFETY: zeros are a `statx`.
         let mut found: libc::statx = unsafe { core::mem::zeroed() };
         let mode = libc::S_IFREG | 0o400;
-        let file = SourceFile { identity: *identity, born_ns: Some(1), mode, ..SourceFile::default() };
+        let file =
+            SourceFile { identity: *identity, born_ns: Some(1), mode, links: 1, ..SourceFile::default() };
         found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
         stat::show_in_statx(&file, &mut found);
         found

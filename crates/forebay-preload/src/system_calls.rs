@@ -1,7 +1,7 @@
 //! The system calls of the library, past libc: they touch no `errno` and meet no hook.
 
 use core::arch::asm;
-use core::ffi::{CStr, c_int, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::mem::MaybeUninit;
 
 use crate::kernel::{FileStat, Kernel, Result};
@@ -9,6 +9,9 @@ use crate::stat;
 
 /// Errors are the results from here to -1.
 const MAX_ERRNO: c_long = 4095;
+
+/// No program has memory in the first page.
+const LOWEST_ADDRESS: usize = 4096;
 
 /// Makes a system call; returns what the kernel returns, errors as negative numbers.
 ///
@@ -127,16 +130,57 @@ impl Linux {
         unsafe { call(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0) as u32
     }
 
+    /// Whether the program may read the 8 bytes around an address: `rt_sigprocmask(2)` reads a new
+    /// mask before it finds that it does not know what to do with it.
+    pub fn is_readable(address: usize) -> bool {
+        const NO_ACTION: usize = !0;
+        let arguments = [NO_ACTION, address & !7, 0, 8, 0, 0];
+        // SAFETY: the call fails, one way or the other.
+        let result = unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
+        // It takes 0 for no mask.
+        address >= LOWEST_ADDRESS && result != Err(libc::EFAULT)
+    }
+
+    /// Whether the program may write 8 bytes at an address. Changes them.
+    ///
+    /// # Safety
+    ///
+    /// The program wants them written.
+    pub unsafe fn is_writable(address: usize) -> bool {
+        // SAFETY: the present mask is written there, if it may be.
+        let result = unsafe { call(libc::SYS_rt_sigprocmask, [0, 0, address, 8, 0, 0]) };
+        address >= LOWEST_ADDRESS && result != Err(libc::EFAULT)
+    }
+
+    /// Reads the beginning of a file.
+    pub fn read_file<'a>(path: &CStr, into: &'a mut [u8]) -> Result<&'a [u8]> {
+        let fd = Linux.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let arguments = [descriptor(fd), into.as_mut_ptr() as usize, into.len(), 0, 0, 0];
+        // SAFETY: `into` takes as many bytes as the call is told.
+        let read = unsafe { call(libc::SYS_read, arguments) };
+        Linux.close(fd);
+        into.get(..read?).ok_or(libc::EIO)
+    }
+
     /// The owner of an open file.
     pub fn owner(fd: c_int) -> Result<u32> {
         Self::whole_stat(fd, c"", libc::AT_EMPTY_PATH).map(|found| found.st_uid)
     }
 
+    /// newfstatat(2), of a path as the program gave it.
+    pub fn stat_at(directory: c_int, path: *const c_char, flags: c_int) -> Result<FileStat> {
+        Self::raw_stat(directory, path, flags).map(|found| file_stat(&found))
+    }
+
     fn whole_stat(directory: c_int, path: &CStr, flags: c_int) -> Result<libc::stat> {
+        Self::raw_stat(directory, path.as_ptr(), flags)
+    }
+
+    fn raw_stat(directory: c_int, path: *const c_char, flags: c_int) -> Result<libc::stat> {
         let mut found = MaybeUninit::<libc::stat>::uninit();
         let place = found.as_mut_ptr() as usize;
-        let arguments = [descriptor(directory), path.as_ptr() as usize, place, flags as usize, 0, 0];
-        // SAFETY: the path ends with a zero; the kernel's `stat` has the layout of libc's here.
+        let arguments = [descriptor(directory), path as usize, place, flags as usize, 0, 0];
+        // SAFETY: the kernel checks the path; its `stat` has the layout of libc's here.
         unsafe { call(libc::SYS_newfstatat, arguments) }?;
         // SAFETY: the call succeeded, so it is filled.
         Ok(unsafe { found.assume_init() })
@@ -144,7 +188,11 @@ impl Linux {
 }
 
 fn file_stat(found: &libc::stat) -> FileStat {
-    FileStat { identity: stat::identity(found), is_regular: stat::is_regular(found.st_mode) }
+    FileStat {
+        identity: stat::identity(found),
+        is_regular: stat::is_regular(found.st_mode),
+        is_deleted: found.st_nlink == 0,
+    }
 }
 
 impl Kernel for Linux {

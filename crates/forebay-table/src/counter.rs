@@ -44,6 +44,8 @@ pub enum Counter {
     LostWishes,
     /// Opens that did not reach the source at all, because it is frozen. Counted as opened, too.
     Frozen,
+    /// Opens that got the source because this table is not maintained, and there was no other.
+    Retired,
     /// Opens that got a copy of this level.
     Opened(u8),
     /// Bytes of the files whose opens got a copy of this level.
@@ -55,7 +57,7 @@ impl Counter {
     const FIRST_BYTES: usize = Self::FIRST_OPENED + MAX_LEVELS;
 
     /// All that have no level, with the names under which they are shown.
-    pub const NAMED: [(Self, &'static str); 17] = [
+    pub const NAMED: [(Self, &'static str); 18] = [
         (Self::Programs, "programs"),
         (Self::Copying, "copying"),
         (Self::Refused, "refused"),
@@ -73,6 +75,7 @@ impl Counter {
         (Self::Wishes, "wishes"),
         (Self::LostWishes, "lost_wishes"),
         (Self::Frozen, "frozen"),
+        (Self::Retired, "retired"),
     ];
 
     /// The place of the counter in its stripe.
@@ -95,6 +98,7 @@ impl Counter {
             Self::Wishes => 14,
             Self::LostWishes => 15,
             Self::Frozen => 16,
+            Self::Retired => 17,
             Self::Opened(level) => Self::FIRST_OPENED + usize::from(level),
             Self::OpenedBytes(level) => Self::FIRST_BYTES + usize::from(level),
         }

@@ -38,7 +38,7 @@ pub enum LevelState {
     Out,
 }
 
-/// Files below a directory are sources if they are on its device.
+/// Files below a directory are sources; those on its device, also by relative paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourcePrefix<'a> {
     /// `st_dev` of the files.
@@ -197,6 +197,11 @@ impl<'a> Header<'a> {
         self.prefixes()
             .filter(|words| words[0].load(Ordering::Relaxed) == device)
             .any(|words| begins_with(path, &words[PREFIX_PATH_WORD..]))
+    }
+
+    /// Whether a path, as it is written, is one of a source, on whatever device.
+    pub fn is_below_source(&self, path: &[u8]) -> bool {
+        self.prefixes().any(|words| begins_with(path, &words[PREFIX_PATH_WORD..]))
     }
 
     fn prefixes(&self) -> impl Iterator<Item = &'a [AtomicU64]> + use<'a> {

@@ -167,11 +167,27 @@ impl<'a> Records<'a> {
     /// The source of the copy that has this identity, served or not: descriptors outlive both.
     #[must_use]
     pub fn source_of(&self, copy: &CopyIdentity, bytes: u64) -> Option<SourceFile> {
+        self.source_if(copy, bytes, |known| known == *copy)
+    }
+
+    /// The same of a copy that was deleted, which has changed its change time. While it is open, no
+    /// other file has its inode.
+    #[must_use]
+    pub fn source_of_deleted(&self, copy: &CopyIdentity, bytes: u64) -> Option<SourceFile> {
+        self.source_if(copy, bytes, |known| CopyIdentity { changed_ns: copy.changed_ns, ..known } == *copy)
+    }
+
+    fn source_if(
+        &self,
+        copy: &CopyIdentity,
+        bytes: u64,
+        is_copy: impl Fn(CopyIdentity) -> bool,
+    ) -> Option<SourceFile> {
         self.by_copy
             .candidates(file_hash(copy.device, copy.inode))
             .filter(|id| self.state(*id) >= RecordState::Whole)
             .filter_map(|id| self.record(id))
-            .find(|words| self.copy_identity(words) == *copy && words[BYTES].load(Ordering::Relaxed) == bytes)
+            .find(|words| is_copy(self.copy_identity(words)) && words[BYTES].load(Ordering::Relaxed) == bytes)
             .map(|words| self.source_file(words))
     }
 

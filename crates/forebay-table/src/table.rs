@@ -106,6 +106,12 @@ impl<'a> Table<'a> {
         self.header.is_source_path(device, path)
     }
 
+    /// Whether a path, as it is written, is one of a source. Others may be mounted below it.
+    #[must_use]
+    pub fn is_below_source(&self, path: &[u8]) -> bool {
+        self.header.is_below_source(path)
+    }
+
     /// The path of a copy; `None` if its level does not exist.
     #[must_use]
     pub fn path_of(&self, copy: &CopyFile) -> Option<CopyPath> {

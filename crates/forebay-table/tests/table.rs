@@ -121,6 +121,11 @@ fn a_table_says_what_was_written_into_it() {
     assert_eq!(table.records().source_of(&copy(0xab).identity, 100), Some(source(1, 100)));
     writer.advance(id, RecordState::Stale);
     assert_eq!(table.records().state(id), RecordState::Gone);
+    let deleted = CopyIdentity { changed_ns: 99, ..copy(0xab).identity };
+    assert_eq!(table.records().source_of(&deleted, 100), None);
+    assert_eq!(table.records().source_of_deleted(&deleted, 100), Some(source(1, 100)));
+    let other = CopyIdentity { modified_ns: 99, ..deleted };
+    assert_eq!(table.records().source_of_deleted(&other, 100), None);
 
     assert_eq!([0, 1, 2].map(|level| table.level_state(level)), {
         use LevelState::{Open, Out};
@@ -153,6 +158,12 @@ fn a_source_path_is_below_a_prefix_of_its_device() {
         assert_eq!(table.is_source_path(device, path.as_bytes()), expected, "{path}");
     }
     assert_eq!([9, 10, 11].map(|device| table.is_source_device(device)), [true, true, false]);
+    let settings = Settings { prefixes: &settings().prefixes[..1], ..settings() };
+    let words = memory(layout);
+    TableWriter::create(&words, layout, &settings).unwrap();
+    let table = Table::open(&words).unwrap();
+    let paths = [&b"/data/train/a"[..], b"/data/train", b"/data/training", b"data/train/a"];
+    assert_eq!(paths.map(|path| table.is_below_source(path)), [true, true, false, false]);
 }
 
 #[test]

@@ -3,12 +3,11 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{gid_t, mode_t, off_t, size_t, timespec, uid_t};
+use libc::{gid_t, mode_t, off_t, size_t, timespec, timeval, uid_t, utimbuf};
 
-use crate::errno;
 use crate::libc_functions::libc_call;
-use crate::mapped;
-use crate::shims::path;
+use crate::mapped::{self, is_copy, is_path_of_copy};
+use crate::shims::{path, refused};
 
 /// After a change by path: the copy is not served any more.
 fn changed(result: c_int, name: *const c_char) -> c_int {
@@ -30,21 +29,43 @@ fn renamed(result: c_int, names: &[*const c_char]) -> c_int {
     result
 }
 
-/// Whether a descriptor is one of a copy, which the program must not change: it means the source.
-fn is_copy(fd: c_int) -> bool {
-    mapped::all().any(|redirect| redirect.is_copy(fd))
+/// `truncate`: by path, which may be one of a copy.
+macro_rules! truncate_shim {
+    ($name:ident) => {
+        #[cfg_attr(panic = "abort", unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(name: *const c_char, length: off_t) -> c_int {
+            if is_path_of_copy(libc::AT_FDCWD, name, 0) {
+                return refused();
+            }
+            changed(libc_call!($name(name => *const c_char, length => off_t) -> c_int), name)
+        }
+    };
 }
 
-fn refused() -> c_int {
-    errno::set(libc::EROFS);
-    -1
-}
-
-macro_rules! changed_shim {
-    ($name:ident(path $(, $argument:ident: $type:ty)*)) => {
+/// Changes by path. `flags` as for fstatat(2).
+macro_rules! path_shim {
+    ($name:ident(path $(, $argument:ident: $type:ty)*), $flags:expr) => {
         #[cfg_attr(panic = "abort", unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(name: *const c_char $(, $argument: $type)*) -> c_int {
-            changed(libc_call!($name(name => *const c_char $(, $argument => $type)*) -> c_int), name)
+            if is_path_of_copy(libc::AT_FDCWD, name, $flags) {
+                return refused();
+            }
+            libc_call!($name(name => *const c_char $(, $argument => $type)*) -> c_int)
+        }
+    };
+}
+
+/// Changes by path below a directory; without a path the descriptor is that of the file.
+macro_rules! at_shim {
+    ($name:ident(directory, path $(, $argument:ident: $type:ty)*), $flags:expr) => {
+        #[cfg_attr(panic = "abort", unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(directory: c_int, name: *const c_char $(, $argument: $type)*) -> c_int {
+            let refuses =
+                if name.is_null() { is_copy(directory) } else { is_path_of_copy(directory, name, $flags) };
+            if refuses {
+                return refused();
+            }
+            libc_call!($name(directory => c_int, name => *const c_char $(, $argument => $type)*) -> c_int)
         }
     };
 }
@@ -61,29 +82,39 @@ macro_rules! descriptor_shim {
     };
 }
 
-changed_shim!(truncate(path, length: off_t));
-changed_shim!(truncate64(path, length: off_t));
+const FOLLOW: c_int = 0;
+const NO_FOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
+/// What fstatat(2) knows of the flags of other calls.
+const FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+truncate_shim!(truncate);
+truncate_shim!(truncate64);
 descriptor_shim!(fchmod(fd, mode: mode_t));
 descriptor_shim!(fchown(fd, user: uid_t, group: gid_t));
 descriptor_shim!(futimens(fd, times: *const timespec));
+descriptor_shim!(futimes(fd, times: *const timeval));
 descriptor_shim!(fsetxattr(fd, name: *const c_char, value: *const c_void, length: size_t, flags: c_int));
 descriptor_shim!(fremovexattr(fd, name: *const c_char));
-
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
-pub unsafe extern "C" fn utimensat(
-    directory: c_int,
-    name: *const c_char,
-    times: *const timespec,
-    flags: c_int,
-) -> c_int {
-    // Without a path the descriptor is that of the file.
-    if name.is_null() && is_copy(directory) {
-        return refused();
-    }
-    libc_call!(utimensat(
-        directory => c_int, name => *const c_char, times => *const timespec, flags => c_int
-    ) -> c_int)
-}
+path_shim!(chmod(path, mode: mode_t), FOLLOW);
+path_shim!(chown(path, user: uid_t, group: gid_t), FOLLOW);
+path_shim!(lchown(path, user: uid_t, group: gid_t), NO_FOLLOW);
+path_shim!(utime(path, times: *const utimbuf), FOLLOW);
+path_shim!(utimes(path, times: *const timeval), FOLLOW);
+path_shim!(lutimes(path, times: *const timeval), NO_FOLLOW);
+path_shim!(
+    setxattr(path, name_of_attribute: *const c_char, value: *const c_void, length: size_t, flags: c_int),
+    FOLLOW
+);
+path_shim!(
+    lsetxattr(path, name_of_attribute: *const c_char, value: *const c_void, length: size_t, flags: c_int),
+    NO_FOLLOW
+);
+path_shim!(removexattr(path, name_of_attribute: *const c_char), FOLLOW);
+path_shim!(lremovexattr(path, name_of_attribute: *const c_char), NO_FOLLOW);
+at_shim!(fchmodat(directory, path, mode: mode_t, flags: c_int), flags & FLAGS);
+at_shim!(fchownat(directory, path, user: uid_t, group: gid_t, flags: c_int), flags & FLAGS);
+at_shim!(futimesat(directory, path, times: *const timeval), FOLLOW);
+at_shim!(utimensat(directory, path, times: *const timespec, flags: c_int), flags & FLAGS);
 
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {

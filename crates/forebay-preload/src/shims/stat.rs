@@ -7,7 +7,7 @@ use libc::{stat as Stat, statx as Statx};
 use crate::errno;
 use crate::libc_functions::libc_call;
 use crate::mapped;
-use crate::shims::path;
+use crate::shims::{unchecked_path, unchecked_result};
 
 /// After a `stat`: shows the source in place of its copy.
 fn translated(result: c_int, found: *mut Stat) -> c_int {
@@ -21,12 +21,8 @@ fn translated(result: c_int, found: *mut Stat) -> c_int {
 
 /// Fills the `stat` of a frozen source, which nobody asks.
 fn frozen(name: *const c_char, found: *mut Stat) -> Option<c_int> {
-    let source = mapped::frozen()?.stat_frozen(path(name)?)?;
-    // SAFETY: the program hands over the place of a `stat`, which is valid as zeros.
-    let found = unsafe {
-        found.write_bytes(0, 1);
-        &mut *found
-    };
+    let source = mapped::frozen()?.stat_frozen(unchecked_path(name)?)?;
+    let found = unchecked_result(found)?;
     crate::stat::show(&source, found);
     (found.st_atime, found.st_atime_nsec) = (found.st_mtime, found.st_mtime_nsec);
     Some(0)
@@ -99,12 +95,8 @@ at_shim!(__fxstatat64(version: c_int));
 
 /// Fills the `statx` of a frozen source, which nobody asks.
 fn frozen_statx(name: *const c_char, found: *mut Statx) -> Option<c_int> {
-    let source = mapped::frozen()?.stat_frozen(path(name)?)?;
-    // SAFETY: the program hands over the place of a `statx`, which is valid as zeros.
-    let found = unsafe {
-        found.write_bytes(0, 1);
-        &mut *found
-    };
+    let source = mapped::frozen()?.stat_frozen(unchecked_path(name)?)?;
+    let found = unchecked_result(found)?;
     found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
     crate::stat::show_in_statx(&source, found);
     found.stx_atime = found.stx_mtime;
@@ -133,7 +125,7 @@ fn frozen_access(name: *const c_char, mode: c_int) -> bool {
     let Some(redirect) = mapped::frozen().filter(|_| mode & (libc::W_OK | libc::X_OK) == 0) else {
         return false;
     };
-    path(name).is_some_and(|name| redirect.stat_frozen(name).is_some())
+    unchecked_path(name).is_some_and(|name| redirect.stat_frozen(name).is_some())
 }
 
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]

@@ -9,7 +9,9 @@ mod hook {
     use core::ffi::{c_char, c_int, c_long};
 
     use crate::libc_functions::LibcFunction;
-    use crate::shims::open::opened;
+    use crate::shims::confine::after_system_call;
+    use crate::shims::open::{opened, truncates_copy};
+    use crate::shims::refused;
     use crate::shims::stat::translated_statx;
     use crate::{errno, system_calls};
 
@@ -31,6 +33,10 @@ mod hook {
             "je 2f",
             "cmp rdi, {statx}",
             "je 2f",
+            "cmp rdi, {prctl}",
+            "je 2f",
+            "cmp rdi, {seccomp}",
+            "je 2f",
             "mov rax, [rip + {libc}]",
             "test rax, rax",
             "jz 2f",
@@ -39,6 +45,8 @@ mod hook {
             open = const libc::SYS_open,
             openat = const libc::SYS_openat,
             statx = const libc::SYS_statx,
+            prctl = const libc::SYS_prctl,
+            seccomp = const libc::SYS_seccomp,
             libc = sym SYSCALL,
             ours = sym ours,
         )
@@ -54,6 +62,14 @@ mod hook {
         fifth: usize,
         sixth: usize,
     ) -> c_long {
+        let truncates = match number {
+            libc::SYS_open => truncates_copy(libc::AT_FDCWD, first as *const c_char, second as c_int),
+            libc::SYS_openat => truncates_copy(first as c_int, second as *const c_char, third as c_int),
+            _ => false,
+        };
+        if truncates {
+            return refused().into();
+        }
         // SAFETY: the program's own call.
         let result = unsafe { system_calls::raw(number, [first, second, third, fourth, fifth, sixth]) };
         if (-MAX_ERRNO..0).contains(&result) {
@@ -64,7 +80,10 @@ mod hook {
             libc::SYS_open => opened(result as c_int, first as *const c_char, second as c_int).into(),
             libc::SYS_openat => opened(result as c_int, second as *const c_char, third as c_int).into(),
             libc::SYS_statx => translated_statx(result as c_int, fifth as *mut libc::statx).into(),
-            _ => result,
+            _ => {
+                after_system_call(number, first);
+                result
+            }
         }
     }
 }

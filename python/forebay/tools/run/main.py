@@ -20,11 +20,12 @@ from forebay.tools.run.program import NotFoundError, find, loading_problem, outl
 from forebay.tools.run.served import (
     LIBRARY,
     environment_of_program,
+    environment_of_user,
     is_inside_run,
     open_session,
     settings,
 )
-from forebay.tools.run.staging import stage
+from forebay.tools.run.staging import prepare
 
 __all__ = ["main", "run"]
 
@@ -56,7 +57,7 @@ def run(arguments: Arguments) -> int:
     OptionError
         If the program was not started because an option is wrong.
     """
-    environment = dict(os.environ)
+    environment = environment_of_user()
     json_file = _json_file(arguments)
     try:
         path = find(arguments.command[0], environment)
@@ -97,7 +98,7 @@ class _Run:
             with child.hold_signals() as mask:
                 try:
                     session = self._open()
-                    ended_by = self._stage(session) if session and self._arguments.stage else None
+                    ended_by = self._prepare(session) if session else None
                 except KeyboardInterrupt:
                     ended_by = signal.SIGINT
                 if ended_by is not None:
@@ -129,10 +130,11 @@ class _Run:
             self._note(warning)
         return session
 
-    def _stage(self, session: _native.RunSession) -> int | None:
-        """Copy all sources; return the signal that ended it early."""
+    def _prepare(self, session: _native.RunSession) -> int | None:
+        """Make and compare copies as asked; return the signal that ended it early."""
+        stages, checks = self._arguments.stage, self._arguments.check
         try:
-            return stage(session)
+            return prepare(session, stages=stages, checks=checks)
         except ForebayError as error:
             self._note(f"staging: not all files are copied: {error}")
             return None

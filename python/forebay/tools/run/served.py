@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ __all__ = [
     "LIBRARY",
     "Settings",
     "environment_of_program",
+    "environment_of_user",
     "is_inside_run",
     "open_session",
     "settings",
@@ -27,6 +29,13 @@ __all__ = [
 LIBRARY = Path(__file__).resolve().parents[2] / "libforebay_preload.so"
 
 _PRELOAD, _TABLE = "LD_PRELOAD", "FOREBAY_TABLE"
+
+# What the user preloads, while this process goes on without it.
+_PRELOADED = "FOREBAY_PRELOADED"
+
+# How many system call filters (seccomp(2)) this process runs under, as in most containers. A
+# program with further ones is not served.
+_FILTERS = "FOREBAY_FILTERS"
 
 
 def is_inside_run(arguments: Arguments, environment: Mapping[str, str]) -> bool:
@@ -68,6 +77,23 @@ def settings(arguments: Arguments, environment: Mapping[str, str]) -> Settings:
     )
 
 
+def environment_of_user() -> dict[str, str]:
+    """Return the environment of the program, as the user gave it.
+
+    Libraries that the user preloads are for the program: one may set the clock, by which this
+    process and the tier daemon wait. So this process starts itself anew without them.
+    """
+    environment = dict(os.environ)
+    if environment.get(_PRELOAD) and _TABLE not in environment and _PRELOADED not in environment:
+        alone = {**environment, _PRELOADED: environment[_PRELOAD]}
+        del alone[_PRELOAD]
+        with suppress(OSError):
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], alone)
+    if preloaded := environment.pop(_PRELOADED, None):
+        environment[_PRELOAD] = preloaded
+    return environment
+
+
 def open_session(settings: Settings) -> _native.RunSession:
     """Open a run with the tier daemon, which is started if none is there.
 
@@ -99,7 +125,21 @@ def environment_of_program(environment: Mapping[str, str], table: Path) -> dict[
     preloaded = environment.get(_PRELOAD, "")
     if str(LIBRARY) not in preloaded.replace(":", " ").split():
         preloaded = f"{preloaded} {LIBRARY}".lstrip()
-    return {**environment, _PRELOAD: preloaded, _TABLE: str(table)}
+    filters = _system_call_filters()
+    return {
+        **environment,
+        _PRELOAD: preloaded,
+        _TABLE: str(table),
+        **({_FILTERS: str(filters)} if filters else {}),
+    }
+
+
+def _system_call_filters() -> int:
+    with suppress(OSError), Path("/proc/self/status").open(encoding="utf-8") as status:
+        fields = dict(line.split(":", 1) for line in status)
+        # Linux before 5.9 tells only that there are some.
+        return int(fields.get("Seccomp_filters", fields.get("Seccomp", "0")))
+    return 0
 
 
 def _check_library() -> None:
