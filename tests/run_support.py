@@ -47,6 +47,7 @@ class RunSession:
         done = min(self.looks, steps)
         return {"scanned_files": steps, "scanned_bytes": steps << 20, "files": steps, "bytes": steps << 20,
                 "copied_files": done, "copied_bytes": done << 20, "is_done": done == steps,
+                "is_compared": True, "compared_files": 0,
                 "problem": facts.get("problem")}
 
     def summary(self):

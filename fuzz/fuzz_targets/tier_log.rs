@@ -15,7 +15,14 @@ const FRAME_BYTES: usize = 8;
 fn check(record: &Record) {
     let check_place = |slab: u32, slot: u16| assert!(slab < MAX_SLABS && slot < MAX_SLOTS);
     match record {
-        Record::Boot { .. } | Record::Source { .. } | Record::Used { .. } => {}
+        Record::Boot { .. }
+        | Record::Source { .. }
+        | Record::Used { .. }
+        | Record::FileRoot { .. }
+        | Record::FileRootUsed { .. }
+        | Record::FileCopy(_)
+        | Record::FileGone { .. }
+        | Record::FileTimes { .. } => {}
         Record::Slab { slab, slots } => assert!(*slab < MAX_SLABS && (1..=MAX_SLOTS).contains(slots)),
         Record::SlabGone { slab } => assert!(*slab < MAX_SLABS),
         Record::SlotTaken { slab, slot, .. } | Record::SlotGone { slab, slot } => check_place(*slab, *slot),

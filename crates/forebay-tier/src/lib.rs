@@ -68,7 +68,7 @@ pub use directory_checks::check_sources;
 pub use entry::{Entry, MAX_FILES, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use error::TierError;
 pub use health::{Action, Health, ReadMark};
-pub use log::{CopyRecord, FileCopyRecord, Log, PieceSum, Record, Replayed};
+pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Replayed};
 pub use offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
 pub use protocol::{AttachedLevel, LevelUsage, RootUsage, SourceUsage};
 pub use run_client::{RunClient, runs_usage};

@@ -217,6 +217,11 @@ impl Cache {
         Some((Arc::clone(&level.parts.storage), level.spare_slab()?))
     }
 
+    /// Where programs find the level.
+    pub(super) fn served_path(&self, level: u8) -> &Path {
+        self.levels[usize::from(level)].served_path()
+    }
+
     /// A level's parts.
     pub(super) fn level_parts(&self, level: u8) -> &LevelParts {
         &self.levels[usize::from(level)].parts

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::daemon::replay::FoundFiles;
 use crate::entry::MAX_FILES;
-use crate::log::{FileCopyRecord, Record};
+use crate::log::{FileCopyRecord, FileTimes, Record};
 use crate::protocol::RootUsage;
 use crate::source::SourceState;
 
@@ -41,8 +41,9 @@ pub(super) struct HeldFile {
     pub(super) path: PathBuf,
     pub(super) source: SourceFile,
     pub(super) crc: u32,
-    /// Written, or compared, since the machine was started.
-    pub(super) is_trusted: bool,
+    /// Its own times, if it was written or compared since the machine was started. While the file
+    /// has them, nothing has changed it.
+    pub(super) times: Option<FileTimes>,
 }
 
 impl HeldFile {
@@ -109,7 +110,8 @@ impl FileStore {
             let name = entry.file_name();
             let Some(number) = number_of(name.to_bytes()) else { continue };
             store.next = store.next.max(number + 1);
-            let held = found.files.get(&number).and_then(|(record, is_trusted)| {
+            let held = found.files.get(&number).and_then(|file| {
+                let record = &file.copy;
                 let root = found.roots.get(&record.root)?.clone();
                 let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
                 (stat.st_size as u64 == record.source.identity.bytes).then(|| HeldFile {
@@ -117,7 +119,7 @@ impl FileStore {
                     path: record.path.clone(),
                     source: record.source,
                     crc: record.crc,
-                    is_trusted: *is_trusted,
+                    times: file.times.filter(|_| file.is_recent),
                 })
             });
             if let Some(held) = held {
@@ -169,7 +171,7 @@ impl FileStore {
 
     /// Number of records that name what is there.
     pub(super) fn records(&self) -> u64 {
-        (self.files.len() + 2 * self.roots.len()) as u64
+        2 * (self.files.len() + self.roots.len()) as u64
     }
 
     /// The root that was used least recently of those that nobody uses.
@@ -241,7 +243,7 @@ impl FileStore {
             let unix_s = known.map_or(0, |root| root.used_unix_s);
             records.push(Record::FileRootUsed { number: root, unix_s });
         }
-        records.push(record(number, root, held));
+        records.extend(records_of(number, root, held));
         (records, root)
     }
 
@@ -256,12 +258,14 @@ impl FileStore {
         self.files.insert(number, held);
     }
 
-    /// What identifies a copy; `None` if it is not there in full.
+    /// What identifies a copy; `None` if it is not as it was written or compared.
     pub(super) fn identity(&self, number: u64) -> Option<CopyIdentity> {
-        let bytes = self.files.get(&number)?.source.identity.bytes;
+        let held = self.files.get(&number)?;
         let directory = self.directory.as_ref()?;
         let stat = rustix::fs::statat(directory, name(number), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        (stat.st_size as u64 == bytes).then(|| identity_of(&stat))
+        let identity = identity_of(&stat);
+        let is_unchanged = held.times == Some(times_of(&identity));
+        (is_unchanged && stat.st_size as u64 == held.source.identity.bytes).then_some(identity)
     }
 
     /// Opens a copy to read it.
@@ -282,11 +286,12 @@ impl FileStore {
         known.map(|_| Record::FileGone { file: number })
     }
 
-    pub(super) fn trust(&mut self, number: u64) -> Option<Record> {
+    /// A copy was compared while it was as `identity` says; the records that say so.
+    pub(super) fn trust(&mut self, number: u64, identity: &CopyIdentity) -> Option<Vec<Record>> {
         let held = self.files.get_mut(&number)?;
-        held.is_trusted = true;
+        held.times = Some(times_of(identity));
         let root = self.roots.get(&held.root)?.number?;
-        Some(record(number, root, held))
+        Some(records_of(number, root, held).collect())
     }
 
     /// All that a log which is written anew must say before and after it names the boot.
@@ -308,8 +313,8 @@ impl FileStore {
         }
         let mut recent = Vec::new();
         for (number, held) in &self.files {
-            let record = record(*number, numbers[&held.root], held);
-            if held.is_trusted { recent.push(record) } else { first.push(record) }
+            let records = records_of(*number, numbers[&held.root], held);
+            if held.times.is_some() { recent.extend(records) } else { first.extend(records) }
         }
         [first, recent]
     }
@@ -324,15 +329,22 @@ impl FileStore {
 }
 
 /// What identifies a copy that is open.
-pub(super) fn identity_of(stat: &rustix::fs::Stat) -> CopyIdentity {
+pub(crate) fn identity_of(stat: &rustix::fs::Stat) -> CopyIdentity {
     let SourceState { modified_ns, changed_ns, .. } = SourceState::of(stat);
     CopyIdentity { device: stat.st_dev, inode: stat.st_ino, modified_ns, changed_ns }
 }
 
-fn record(file: u64, root: u32, held: &HeldFile) -> Record {
+/// The own times of a copy.
+pub(super) fn times_of(identity: &CopyIdentity) -> FileTimes {
+    FileTimes { modified_ns: identity.modified_ns, changed_ns: identity.changed_ns }
+}
+
+fn records_of(file: u64, root: u32, held: &HeldFile) -> impl Iterator<Item = Record> + use<> {
     let mut source = held.source;
     source.identity.device = 0;
-    Record::FileCopy(FileCopyRecord { file, root, crc: held.crc, source, path: held.path.clone() })
+    let copy =
+        Record::FileCopy(FileCopyRecord { file, root, crc: held.crc, source, path: held.path.clone() });
+    [copy].into_iter().chain(held.times.map(|times| Record::FileTimes { file, times }))
 }
 
 pub(super) fn name(number: u64) -> String {

@@ -9,9 +9,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use forebay_table::{CopyFile, CopyIdentity, SourceFile};
+use rustix::fs::Mode;
 
 use crate::daemon::cache::{Cache, unix_s};
-use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of};
+use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of, times_of};
 use crate::daemon::level::Level;
 use crate::source::SourceKey;
 use crate::table::LevelState;
@@ -66,9 +67,9 @@ pub(crate) struct KnownCopy {
     pub(crate) facts: FileFacts,
     /// crc32c of its bytes.
     pub(crate) crc: u32,
-    /// Whether it was written since the machine was started. Another one must be compared with
-    /// `crc` before it is served.
-    pub(crate) is_trusted: bool,
+    /// What identifies it, if it is as it was written, or compared, since the machine was started.
+    /// Another one must be compared before it is served.
+    pub(crate) copy: Option<CopyFile>,
 }
 
 /// When a source was last used \[unix s\]; `None` if somebody uses it.
@@ -156,8 +157,7 @@ impl Cache {
         let root = self.roots.get(&facts.root).cloned();
         let level = &mut self.levels[usize::from(id.level)];
         let finished = root.and_then(|root| {
-            let held =
-                HeldFile { root, path: facts.path.clone(), source: facts.source, crc, is_trusted: true };
+            let held = HeldFile { root, path: facts.path.clone(), source: facts.source, crc, times: None };
             level.finish_file(id.number, &file, held)
         });
         if finished.is_none() {
@@ -191,11 +191,12 @@ impl Cache {
                     let Ok(below) = whole.strip_prefix(path) else { continue };
                     below.to_owned()
                 };
+                let id = CopyId { level: *number, number: file };
                 found.push(KnownCopy {
-                    id: CopyId { level: *number, number: file },
+                    id,
                     facts: FileFacts { root, path: below, source: held.source },
                     crc: held.crc,
-                    is_trusted: held.is_trusted,
+                    copy: self.copy_file(id),
                 });
             }
         }
@@ -208,20 +209,19 @@ impl Cache {
         files.fold((0, 0), |(count, bytes), (_, held)| (count + 1, bytes + held.source.identity.bytes))
     }
 
-    /// What identifies a copy now; `None` if it is not there in full. One system call.
-    pub(crate) fn copy_file(&self, id: CopyId) -> Option<CopyFile> {
+    /// What identifies a copy; `None` if it is not as it was written or compared. One system call.
+    fn copy_file(&self, id: CopyId) -> Option<CopyFile> {
         let identity = self.levels[usize::from(id.level)].files.identity(id.number)?;
         Some(CopyFile { level: id.level, number: id.number, identity })
     }
 
-    /// A copy was compared with its checksum: it is trusted from now on, or deleted.
-    pub(crate) fn trust_copy(&mut self, id: CopyId, is_right: bool) {
-        if !is_right {
-            return self.delete_copy(id);
-        }
+    /// A copy is right that was compared while it was as `identity` says. Returns what identifies
+    /// it; `None` if it was changed since.
+    pub(crate) fn trust_copy(&mut self, id: CopyId, identity: &CopyIdentity) -> Option<CopyFile> {
         let level = &mut self.levels[usize::from(id.level)];
-        let record = level.files.trust(id.number);
-        level.append(record.as_slice());
+        let records = level.files.trust(id.number, identity)?;
+        level.append(&records);
+        self.copy_file(id)
     }
 
     /// Deletes a copy.
@@ -229,9 +229,15 @@ impl Cache {
         self.levels[usize::from(id.level)].delete_files(&[id.number]);
     }
 
-    /// Opens a copy to read it.
+    /// Opens a copy to compare it. If somebody has allowed to write it, that is taken back.
     pub(crate) fn open_copy(&self, id: CopyId) -> io::Result<OwnedFd> {
-        self.levels[usize::from(id.level)].files.open_file(id.number)
+        let file = self.levels[usize::from(id.level)].files.open_file(id.number)?;
+        let found = Mode::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+        if found != Mode::RUSR {
+            // Nothing can be changed in a tier that is read-only.
+            let _ = rustix::fs::fchmod(&file, Mode::RUSR);
+        }
+        Ok(file)
     }
 
     /// Whether a level takes and serves copies.
@@ -266,8 +272,8 @@ impl Level {
     }
 
     /// Logs a copy; `None` if that fails, or it is not as long as its source.
-    fn finish_file(&mut self, number: u64, file: &OwnedFd, held: HeldFile) -> Option<CopyIdentity> {
-        if let Err(error) = rustix::fs::fchmod(file, rustix::fs::Mode::RUSR) {
+    fn finish_file(&mut self, number: u64, file: &OwnedFd, mut held: HeldFile) -> Option<CopyIdentity> {
+        if let Err(error) = rustix::fs::fchmod(file, Mode::RUSR) {
             self.failed(&error.into());
             return None;
         }
@@ -275,10 +281,12 @@ impl Level {
         if stat.st_size as u64 != held.source.identity.bytes || stat.st_nlink == 0 {
             return None;
         }
+        let identity = identity_of(&stat);
+        held.times = Some(times_of(&identity));
         let (records, root) = self.files.records_of(number, &held);
         self.append(&records).then(|| {
             self.files.finished(number, root, held);
-            identity_of(&stat)
+            identity
         })
     }
 

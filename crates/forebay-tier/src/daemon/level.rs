@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::chunk::CHUNK_BYTES;
 use crate::daemon::file_store::FileStore;
+use crate::daemon::read_only::ReadOnlyView;
 use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
 use crate::daemon::slab::{Slab, Slot};
 use crate::entry::{MAX_SLABS, MAX_SLOTS};
@@ -63,9 +64,16 @@ pub(super) struct Level {
     numbers: HashMap<SourceKey, u32>,
     /// Copies of whole files.
     pub(super) files: FileStore,
+    /// Where programs open them, if not in the directory itself.
+    view: Option<ReadOnlyView>,
 }
 
 impl Level {
+    /// The directory through which programs open copies of files.
+    pub(super) fn served_path(&self) -> &Path {
+        self.view.as_ref().map_or(&self.parts.path, ReadOnlyView::path)
+    }
+
     /// Opens a level and reads its log.
     pub(super) fn open(
         parts: LevelParts,
@@ -125,7 +133,10 @@ impl Level {
         let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
         let whole = FileStore::open(parts.directory.as_fd(), &found_files, lost_bytes, log.is_some());
         let whole = whole.map_err(TierError::io(&parts.path, "list files"))?;
-        let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole };
+        let view = ReadOnlyView::of(parts.directory.as_fd()).inspect_err(|error| {
+            tracing::debug!(path = ?parts.path, %error, "copies are served from the directory itself");
+        });
+        let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole, view: view.ok() };
         let mut found: Vec<Found> =
             found_in(held).filter(|found| level.slabs.contains_key(&found.slab)).collect();
         if level.log.is_some() {
@@ -452,7 +463,6 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::path::Path;
 
     use super::*;
     use crate::chunk::Pieces;

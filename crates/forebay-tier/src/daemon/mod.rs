@@ -1,8 +1,7 @@
 //! The tier daemon: one per user and node, which owns quotas, slots and logs.
 //!
-//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `sums`: its
-//!   checksums. `replay`: what a log comes
-//!   to.
+//! - `level`: one level: slabs, slots, log. `slab`: the slots of a slab. `sums`: its checksums.
+//!   `replay`: what a log comes to. `read_only`: the level as programs of a run see it.
 //! - `cache`: which chunks have copies where, and who uses them.
 //! - `files`: the same for copies of whole files. `file_store`: those of one level.
 //! - `run`: programs that get copies of whole files without being changed.
@@ -14,6 +13,7 @@ mod file_store;
 mod files;
 mod inspect;
 mod level;
+mod read_only;
 mod replay;
 mod run;
 mod server;

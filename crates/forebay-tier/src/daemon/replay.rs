@@ -8,7 +8,7 @@ use crate::chunk::Pieces;
 use crate::daemon::slab::{Slab, Slot};
 use crate::daemon::sums::add_sums;
 use crate::error::TierError;
-use crate::log::{CopyRecord, FileCopyRecord, Log, PieceSum, Record};
+use crate::log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record};
 use crate::source::SourceKey;
 
 /// A slot that a log tells of, and the copy in it.
@@ -96,10 +96,19 @@ pub(super) struct FoundFiles {
     pub(super) roots: BTreeMap<u32, PathBuf>,
     /// When they were last used [s since 1970].
     pub(super) used: HashMap<u32, u64>,
-    /// By number, and whether they were logged since the machine was started.
-    pub(super) files: BTreeMap<u64, (FileCopyRecord, bool)>,
+    /// By number.
+    pub(super) files: BTreeMap<u64, FoundFile>,
     /// The first number that was not used.
     pub(super) next: u64,
+}
+
+/// A copy of a whole file that a log tells of.
+pub(super) struct FoundFile {
+    pub(super) copy: FileCopyRecord,
+    /// Whether it was logged since the machine was started.
+    pub(super) is_recent: bool,
+    /// Its own times then.
+    pub(super) times: Option<FileTimes>,
 }
 
 pub(super) struct Held {
@@ -155,7 +164,13 @@ impl Replay {
             }
             Record::FileCopy(copy) => {
                 self.files.next = self.files.next.max(copy.file + 1);
-                self.files.files.insert(copy.file, (copy, self.is_this_boot));
+                let found = FoundFile { is_recent: self.is_this_boot, times: None, copy };
+                self.files.files.insert(found.copy.file, found);
+            }
+            Record::FileTimes { file, times } => {
+                if let Some(found) = self.files.files.get_mut(&file) {
+                    found.times = Some(times);
+                }
             }
             Record::FileGone { file } => {
                 self.files.next = self.files.next.max(file + 1);

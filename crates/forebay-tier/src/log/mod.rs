@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::TierError;
-pub use record::{CopyRecord, FileCopyRecord, PieceSum, Record};
+pub use record::{CopyRecord, FileCopyRecord, FileTimes, PieceSum, Record};
 use record::{FRAME_BYTES, MAX_RECORD_BYTES, decode, encode, frame};
 
 /// Version of the log that this program writes and reads.
@@ -366,6 +366,13 @@ mod tests {
                 },
                 path: "a".into(),
             }),
+            Record::FileTimes {
+                file: 5,
+                times: FileTimes {
+                    modified_ns: 1_767_225_601_000_000_000,
+                    changed_ns: 1_767_225_601_500_000_000,
+                },
+            },
             Record::FileGone { file: 5 },
         ];
         let bytes = contents(&records);

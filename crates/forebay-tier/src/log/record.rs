@@ -106,6 +106,22 @@ pub enum Record {
         /// Its number.
         file: u64,
     },
+    /// When the copy of a file was last changed itself, as it was logged.
+    FileTimes {
+        /// Its number.
+        file: u64,
+        /// Its own times.
+        times: FileTimes,
+    },
+}
+
+/// The times of a copy of a file. Whoever changes the copy changes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileTimes {
+    /// `st_mtim` in nanoseconds.
+    pub modified_ns: i64,
+    /// `st_ctim` in nanoseconds.
+    pub changed_ns: i64,
 }
 
 /// The copy of a whole file.
@@ -248,6 +264,13 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
             out.push(11);
             out.extend(file.to_le_bytes());
         }
+        Record::FileTimes { file, times } => {
+            out.push(12);
+            out.extend(file.to_le_bytes());
+            for time in [times.modified_ns, times.changed_ns] {
+                out.extend(time.to_le_bytes());
+            }
+        }
         Record::SlotTaken { slab, slot, source, chunk } => {
             out.push(7);
             out.extend(slab.to_le_bytes());
@@ -352,6 +375,13 @@ pub(super) fn decode(body: &[u8], crc: u32) -> Option<Record> {
             path: fields.path(),
         }),
         11 => Record::FileGone { file: u64::from_le_bytes(fields.take()?) },
+        12 => Record::FileTimes {
+            file: u64::from_le_bytes(fields.take()?),
+            times: FileTimes {
+                modified_ns: i64::from_le_bytes(fields.take()?),
+                changed_ns: i64::from_le_bytes(fields.take()?),
+            },
+        },
         _ => return None,
     };
     (fields.0.is_empty() && record.is_valid()).then_some(record)
@@ -366,7 +396,7 @@ impl Record {
             Self::Boot { .. } | Self::Source { .. } | Self::Used { .. } | Self::FileRootUsed { .. } => true,
             Self::FileRoot { path, .. } => is_path(path),
             Self::FileCopy(FileCopyRecord { file, path, .. }) => *file < MAX_FILES && is_path(path),
-            Self::FileGone { file } => *file < MAX_FILES,
+            Self::FileGone { file } | Self::FileTimes { file, .. } => *file < MAX_FILES,
             Self::Slab { slab, slots } => *slab < MAX_SLABS && (1..=MAX_SLOTS).contains(slots),
             Self::SlotTaken { slab, slot, .. } | Self::SlotGone { slab, slot } => is_place(*slab, *slot),
             Self::SlabGone { slab } => *slab < MAX_SLABS,
@@ -459,6 +489,9 @@ pub(super) mod tests {
                 }
             ),
             (0..MAX_FILES).prop_map(|file| Record::FileGone { file }),
+            (0..MAX_FILES, any::<[i64; 2]>()).prop_map(|(file, [modified_ns, changed_ns])| {
+                Record::FileTimes { file, times: FileTimes { modified_ns, changed_ns } }
+            }),
         ]
     }
 }

@@ -1,4 +1,4 @@
-"""Copy the sources before the program starts, and show how far that is."""
+"""What happens before the program starts: copies are made and compared; show how far that is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay import _native
 from forebay._text import bytes_text
 from forebay.tools.run.child import FORWARDED
 
-__all__ = ["stage"]
+__all__ = ["prepare"]
 
 # Interval between two looks [s].
 _LOOK_EVERY_S = 0.1
@@ -23,11 +23,12 @@ _LINE_EVERY_S = 10.0
 _BAR_CHARACTERS = 30
 
 
-def stage(session: _native.RunSession) -> signal.Signals | None:
-    """Copy all sources; return the signal that ended it early."""
-    session.stage()
+def prepare(session: _native.RunSession, *, stages: bool, checks: bool) -> signal.Signals | None:
+    """Copy all sources, and compare all copies, as asked; return the signal that ended it early."""
+    if stages:
+        session.stage()
     try:
-        return _watch(session)
+        return _watch(session, stages, checks) if stages or checks else None
     finally:
         _erase_bar()
 
@@ -38,18 +39,21 @@ def _erase_bar() -> None:
         sys.stderr.flush()
 
 
-def _watch(session: _native.RunSession) -> signal.Signals | None:
+def _watch(session: _native.RunSession, stages: bool, checks: bool) -> signal.Signals | None:
     shown_at = time.monotonic()
     while True:
         found = session.progress()
         now = time.monotonic()
+        is_staged = found["is_done"] or not stages
+        is_done = is_staged and (found["is_compared"] or not checks)
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{_bar(found)}")
+            sys.stderr.write(f"\r\x1b[K{_comparing(found) if is_staged else _bar(found)}")
             sys.stderr.flush()
-        elif found["is_done"] or now - shown_at >= _LINE_EVERY_S:
-            print(f"forebay run: {_words(found)}", file=sys.stderr, flush=True)
+        elif (is_done and stages) or now - shown_at >= _LINE_EVERY_S:
+            words = _words(found) if is_done or not is_staged else _comparing(found)
+            print(f"forebay run: {words}", file=sys.stderr, flush=True)
             shown_at = now
-        if found["is_done"]:
+        if is_done:
             # The first file or directory that could not be copied.
             if found["problem"] is not None:
                 _erase_bar()
@@ -68,6 +72,10 @@ def _bar(found: dict[str, Any]) -> str:
     share = found["copied_bytes"] / found["bytes"] if found["bytes"] else 0.0
     full = min(_BAR_CHARACTERS, int(share * _BAR_CHARACTERS))
     return f"[{'#' * full}{'.' * (_BAR_CHARACTERS - full)}] {_words(found)}"
+
+
+def _comparing(found: dict[str, Any]) -> str:
+    return f"comparing copies with their sources: {found['compared_files']:,} files"
 
 
 def _words(found: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ SOURCE_OPENS: Mapping[str, str] = {
     "open_failed": "the copy could not be opened",
     "other_copy": "the copy was another file",
     "number_failed": "too many open files",
+    "retired": "the tier daemon was gone",
 }
 """Counters of opens that got the source, with what is said of each."""
 

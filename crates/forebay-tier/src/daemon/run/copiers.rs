@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use forebay_table::{CopyIdentity, Identity};
+
 use super::blocks::{BLOCK_BYTES, CopyProblem, extent, read_all, write_all};
+use super::file_facts::{copy_identity, source_file};
 use crate::daemon::files::CopyId;
 use crate::thread_priority::lower_own_priority;
 
@@ -24,18 +27,29 @@ pub(super) enum Job {
     Copy { key: FileKey, source: Arc<OwnedFd>, target: Arc<OwnedFd>, bytes: u64, blocks: Vec<u32> },
     /// Compare a copy with its checksum.
     Verify { id: CopyId, copy: OwnedFd, bytes: u64, crc: u32 },
-    /// Compare a copy with its source.
-    Compare { key: FileKey, copy: OwnedFd, source: OwnedFd, bytes: u64 },
+    /// Compare a copy with its source, which has this identity.
+    Compare { key: FileKey, copy: OwnedFd, source: OwnedFd, expected: Identity },
 }
 
 /// What came of it.
 pub(super) enum Done {
     /// The checksums of the blocks.
     Copied { key: FileKey, copied: Result<Vec<(u32, u32)>, CopyProblem> },
-    /// Whether the copy is right.
-    Verified { id: CopyId, is_right: bool },
+    /// What identifies the copy, if it is right.
+    Verified { id: CopyId, right: Option<CopyIdentity> },
+    /// What became of the comparison.
+    Compared { key: FileKey, compared: io::Result<Compared> },
+}
+
+/// A copy and its source.
+#[derive(Debug)]
+pub(super) enum Compared {
+    /// They are equal; what identifies the copy.
+    Equal(CopyIdentity),
     /// The first byte that differs.
-    Compared { key: FileKey, differs_at: io::Result<Option<u64>> },
+    Differ(u64),
+    /// The source, or the copy, was changed meanwhile.
+    Changed,
 }
 
 /// The threads.
@@ -110,32 +124,66 @@ fn work(waiting: &Mutex<Receiver<Job>>, sender: &Sender<Done>, is_ended: &Atomic
                 Done::Copied { key, copied }
             }
             Job::Verify { id, copy, bytes, crc } => {
-                let sum = each_block(bytes, is_ended).try_fold(0, |sum, block| {
-                    let (offset, length) = extent(block, bytes);
-                    read_all(copy.as_fd(), offset, &mut memory[..length])?;
-                    io::Result::Ok(crc32c::crc32c_append(sum, &memory[..length]))
-                });
-                Done::Verified { id, is_right: sum.is_ok_and(|sum| sum == crc) }
+                let is_right = verify(&copy, bytes, crc, &mut memory, is_ended);
+                Done::Verified { id, right: is_right.ok().flatten() }
             }
-            Job::Compare { key, copy, source, bytes } => {
-                let (one, other) = memory.split_at_mut(BLOCK_BYTES as usize);
-                let differs_at = each_block(bytes, is_ended)
-                    .map(|block| {
-                        let (offset, length) = extent(block, bytes);
-                        read_all(copy.as_fd(), offset, &mut one[..length])?;
-                        read_all(source.as_fd(), offset, &mut other[..length])?;
-                        let place = one[..length].iter().zip(&other[..length]).position(|(a, b)| a != b);
-                        Ok(place.map(|place| offset + place as u64))
-                    })
-                    .find(|found: &io::Result<Option<u64>>| !matches!(found, Ok(None)))
-                    .unwrap_or(Ok(None));
-                Done::Compared { key, differs_at }
+            Job::Compare { key, copy, source, expected } => {
+                Done::Compared { key, compared: compare(&copy, &source, &expected, &mut memory, is_ended) }
             }
         };
         if sender.send(done).is_err() {
             return;
         }
     }
+}
+
+/// What identifies a copy that has this checksum.
+fn verify(
+    copy: &OwnedFd,
+    bytes: u64,
+    crc: u32,
+    memory: &mut [u8],
+    is_ended: &AtomicBool,
+) -> io::Result<Option<CopyIdentity>> {
+    let before = copy_identity(copy.as_fd())?;
+    let mut sum = 0;
+    for block in each_block(bytes, is_ended) {
+        let (offset, length) = extent(block, bytes);
+        read_all(copy.as_fd(), offset, &mut memory[..length])?;
+        sum = crc32c::crc32c_append(sum, &memory[..length]);
+    }
+    let is_unchanged = copy_identity(copy.as_fd())? == before;
+    Ok((sum == crc && is_unchanged).then_some(before))
+}
+
+fn compare(
+    copy: &OwnedFd,
+    source: &OwnedFd,
+    expected: &Identity,
+    memory: &mut [u8],
+    is_ended: &AtomicBool,
+) -> io::Result<Compared> {
+    let (one, other) = memory.split_at_mut(BLOCK_BYTES as usize);
+    let bytes = expected.bytes;
+    let before = copy_identity(copy.as_fd())?;
+    let mut differs_at = None;
+    for block in each_block(bytes, is_ended) {
+        let (offset, length) = extent(block, bytes);
+        read_all(copy.as_fd(), offset, &mut one[..length])?;
+        read_all(source.as_fd(), offset, &mut other[..length])?;
+        let place = one[..length].iter().zip(&other[..length]).position(|(a, b)| a != b);
+        if let Some(place) = place {
+            differs_at = Some(offset + place as u64);
+            break;
+        }
+    }
+    let is_unchanged =
+        copy_identity(copy.as_fd())? == before && source_file(source.as_fd())?.identity == *expected;
+    Ok(match differs_at {
+        _ if !is_unchanged || is_ended.load(Ordering::Relaxed) => Compared::Changed,
+        Some(offset) => Compared::Differ(offset),
+        None => Compared::Equal(before),
+    })
 }
 
 fn each_block(bytes: u64, is_ended: &AtomicBool) -> impl Iterator<Item = u32> {

@@ -8,6 +8,7 @@ mod blocks;
 mod copiers;
 mod copying;
 mod file_facts;
+mod mounts;
 mod resident;
 mod scan;
 mod shared;
@@ -84,6 +85,7 @@ impl Runs {
             let level = |number: &u8| RunLevel {
                 number: *number,
                 directory: cache.level_parts(*number).path.clone(),
+                served: cache.served_path(*number).to_owned(),
             };
             levels.iter().map(level).collect::<Vec<_>>()
         };
@@ -102,6 +104,7 @@ impl Runs {
             orders: shared::Orders::default(),
             is_finished: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
+            is_compared: AtomicBool::new(false),
         });
         self.registry.join(number);
         let worker = Worker::new(Arc::clone(&shared), Arc::clone(cache), Arc::clone(&self.registry));

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use std::thread::Builder;
 use forebay_table::SourceFile;
 use rustix::fs::{Dir, FileType, Mode, OFlags, open};
 
+use super::copiers::FileKey;
 use super::file_facts::{is_regular, source_file, source_file_at};
 
 const THREADS: usize = 4;
@@ -33,6 +35,16 @@ pub(super) struct Scanned {
     pub(super) bytes: AtomicU64,
 }
 
+/// What a scan comes to.
+#[derive(Default)]
+pub(super) struct Scan {
+    pub(super) files: Vec<Found>,
+    /// Files outside of the sources to which links within lead.
+    pub(super) outside: Vec<FileKey>,
+    /// The first file or directory that could not be read.
+    pub(super) problem: Option<String>,
+}
+
 /// Directories that are still to be read.
 struct Work {
     directories: Vec<(usize, PathBuf)>,
@@ -40,38 +52,35 @@ struct Work {
 }
 
 /// All plain files below these directories; links are not followed. What cannot be read is left
-/// out, and the first such error returned beside.
-pub(super) fn scan(
-    roots: &[PathBuf],
-    scanned: &Scanned,
-    is_ended: &AtomicBool,
-) -> (Vec<Found>, Option<String>) {
-    let mut found = Vec::new();
-    let mut problem = None;
+/// out.
+pub(super) fn scan(roots: &[PathBuf], scanned: &Scanned, is_ended: &AtomicBool) -> Scan {
+    let mut results = Scan::default();
     let mut work = Work { directories: Vec::new(), busy: 0 };
     for (root, path) in roots.iter().enumerate() {
         match one(path) {
-            Ok(Some(file)) => found.push(Found { root, path: PathBuf::new(), file }),
+            Ok(Some(file)) => results.files.push(Found { root, path: PathBuf::new(), file }),
             Ok(None) => work.directories.push((root, PathBuf::new())),
-            Err(error) => problem = Some(format!("{}: {error}", path.display())),
+            Err(error) => results.problem = Some(format!("{}: {error}", path.display())),
         }
     }
     let (work, wake) = (Mutex::new(work), Condvar::new());
-    let results = Mutex::new((found, problem));
+    let results = Mutex::new(results);
     let read_directories = || {
         while let Some((root, directory)) = next(&work, &wake, is_ended) {
-            let (mut files, mut inner) = (Vec::new(), Vec::new());
-            let read = list(&roots[root], root, &directory, &mut files, &mut inner, scanned);
+            let mut listed = Listed::default();
+            let read = list(&roots[root], root, &directory, &mut listed, scanned);
+            let outside: Vec<FileKey> = listed.links.iter().filter_map(|link| outside(link, roots)).collect();
             {
                 let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                results.0.append(&mut files);
+                results.files.append(&mut listed.files);
+                results.outside.extend(outside);
                 if let Err(error) = read {
                     let path = roots[root].join(&directory);
-                    results.1.get_or_insert(format!("{}: {error}", path.display()));
+                    results.problem.get_or_insert(format!("{}: {error}", path.display()));
                 }
             }
             let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
-            work.directories.append(&mut inner);
+            work.directories.append(&mut listed.directories);
             work.busy -= 1;
             wake.notify_all();
         }
@@ -83,9 +92,19 @@ pub(super) fn scan(
         }
         read_directories();
     });
-    let (mut found, problem) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.sort_unstable_by(|one, other| (one.root, &one.path).cmp(&(other.root, &other.path)));
-    (found, problem)
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.files.sort_unstable_by(|one, other| (one.root, &one.path).cmp(&(other.root, &other.path)));
+    results
+}
+
+/// The file or directory outside of the sources to which a link leads.
+fn outside(link: &Path, roots: &[PathBuf]) -> Option<FileKey> {
+    let target = link.canonicalize().ok()?;
+    if roots.iter().any(|root| target.starts_with(root)) {
+        return None;
+    }
+    let found = target.metadata().ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// The next directory; none when all are read.
@@ -115,12 +134,19 @@ fn one(path: &Path) -> io::Result<Option<SourceFile>> {
     Ok(is_regular(&found).then_some(found))
 }
 
+/// What a directory has.
+#[derive(Default)]
+struct Listed {
+    files: Vec<Found>,
+    directories: Vec<(usize, PathBuf)>,
+    links: Vec<PathBuf>,
+}
+
 fn list(
     root_path: &Path,
     root: usize,
     directory: &Path,
-    files: &mut Vec<Found>,
-    inner: &mut Vec<(usize, PathBuf)>,
+    listed: &mut Listed,
     scanned: &Scanned,
 ) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -133,16 +159,17 @@ fn list(
         }
         let path = directory.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
         match entry.file_type() {
-            FileType::Directory => inner.push((root, path)),
+            FileType::Directory => listed.directories.push((root, path)),
+            FileType::Symlink => listed.links.push(root_path.join(path)),
             FileType::RegularFile | FileType::Unknown => {
                 let name = CString::from(name);
                 let Ok(file) = source_file_at(opened.as_fd(), &name) else { continue };
                 if FileType::from_raw_mode(file.mode) == FileType::Directory {
-                    inner.push((root, path));
+                    listed.directories.push((root, path));
                 } else if is_regular(&file) {
                     scanned.files.fetch_add(1, Ordering::Relaxed);
                     scanned.bytes.fetch_add(file.identity.bytes, Ordering::Relaxed);
-                    files.push(Found { root, path, file });
+                    listed.files.push(Found { root, path, file });
                 }
             }
             _ => {}

@@ -28,6 +28,8 @@ pub(super) struct RunLevel {
     pub(super) number: u8,
     /// Its directory.
     pub(super) directory: PathBuf,
+    /// The same, as programs see it.
+    pub(super) served: PathBuf,
 }
 
 /// Numbers of a run that only grow.
@@ -90,6 +92,8 @@ pub(super) struct RunShared {
     pub(super) is_finished: AtomicBool,
     /// The table is in its place.
     pub(super) is_ready: AtomicBool,
+    /// No copy waits to be compared.
+    pub(super) is_compared: AtomicBool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,6 +146,8 @@ impl RunShared {
             "problem": *lock(&staging.problem),
             "is_finished": self.is_finished.load(Ordering::Acquire),
             "is_ready": self.is_ready.load(Ordering::Acquire),
+            "is_compared": self.is_compared.load(Ordering::Acquire),
+            "compared_files": get(&self.counts.compared_files),
         })
     }
 
@@ -183,6 +189,7 @@ impl RunShared {
             Counter::OpenFailed,
             Counter::OtherCopy,
             Counter::NumberFailed,
+            Counter::Retired,
         ];
         let opens = served + from_source.iter().map(|counter| self.total(*counter)).sum::<u64>();
         let named: BTreeMap<&str, u64> =

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_table::{Counter, RecordId, TableWriter};
+use forebay_table::{Counter, TableWriter};
 
 use crate::daemon::files::{FileFacts, NoCopy};
 use crate::daemon::run::blocks::CopyProblem;
 use crate::daemon::run::copiers::{Done, FileKey, Job};
 use crate::daemon::run::copying::Copying;
-use crate::daemon::run::file_facts::{has_attributes, is_regular, open_source, source_file, state};
+use crate::daemon::run::file_facts::{has_attributes, is_database, open_wanted, source_file, state};
 use crate::daemon::run::resident::Residency;
 use crate::daemon::run::shared::{News, lock};
 use crate::daemon::run::worker::stage::count_staged;
-use crate::daemon::run::worker::{Entry, MOST_WAITING, Wanted, Worker, below, key_of};
+use crate::daemon::run::worker::{MOST_WAITING, OUTSIDE, Wanted, Worker, below, key_of};
 use crate::run_options::Fetch;
 use crate::source::SETTLED_NS;
 use crate::source_watch::now_ns;
+use crate::writers::is_open_for_writing;
 
 /// How long nothing of a file comes into the page cache before its programs have read what they
 /// want.
@@ -39,6 +40,7 @@ const FLUSH_AFTER: Duration = Duration::from_millis(20);
 /// What is counted of copies that are given up.
 const TARGET_FAILED: &str = "the_tier_failed";
 const SOURCE_FAILED: &str = "the_source_failed";
+const OPEN_FOR_WRITING: &str = "open_for_writing";
 
 impl Worker {
     pub(super) fn begin_copies(&mut self, table: &mut TableWriter<'_>) -> bool {
@@ -63,11 +65,23 @@ impl Worker {
     /// Begins to copy a file, unless that cannot be or has no use. All that a program wrote into a
     /// wish is checked.
     fn begin_copy(&mut self, table: &mut TableWriter<'_>, wanted: Wanted) -> Option<()> {
-        let (root, path) = self.place(&wanted.path)?;
-        let source = open_source(&wanted.path).ok()?;
+        let Ok((source, real)) = open_wanted(&wanted.path) else {
+            self.shared.note_not_copied(wanted.key, "cannot_be_opened");
+            return None;
+        };
         let file = source_file(source.as_fd()).ok()?;
         let key = key_of(&file);
-        if key != wanted.key || !is_regular(&file) {
+        if key != wanted.key || file.links == 0 {
+            return None;
+        }
+        let Some((root, path)) = self.place(&real) else {
+            self.refuse(table, &file, 0, real, OUTSIDE);
+            return None;
+        };
+        if self.is_known_by_path(table, root, &path, &file) {
+            if wanted.is_staged {
+                count_staged(&self.shared.staging, file.identity.bytes);
+            }
             return None;
         }
         if let Some(entry) = self.entries.get(&key) {
@@ -85,6 +99,10 @@ impl Worker {
             self.refuse(table, &file, root, path, "attributes");
             return None;
         }
+        if is_database(source.as_fd(), &real) {
+            self.refuse(table, &file, root, path, "a_database");
+            return None;
+        }
         let now = now_ns();
         if !state(&file).is_settled(now) {
             let settled = file.identity.modified_ns.max(file.identity.changed_ns).saturating_add(SETTLED_NS);
@@ -96,11 +114,19 @@ impl Worker {
             self.postpone(Wanted { at_ns: settled, ..wanted });
             return None;
         }
+        if is_open_for_writing(source.as_fd()) == Some(true) {
+            self.shared.note_not_copied(key, OPEN_FOR_WRITING);
+            return None;
+        }
         if !self.registry.begin(key) {
             self.postpone(Wanted { at_ns: now + 100_000_000, ..wanted });
             return None;
         }
-        let placed = lock(&self.cache).begin_copy(&self.levels, bytes);
+        let begin = |worker: &Self| lock(&worker.cache).begin_copy(&worker.levels, bytes);
+        let mut placed = begin(self);
+        if matches!(placed, Err(NoCopy::Full)) && self.make_room(table) {
+            placed = begin(self);
+        }
         let copy = match placed {
             Ok(copy) => copy,
             Err(why) => {
@@ -116,9 +142,9 @@ impl Worker {
         let fetch = self.shared.options.fetch;
         let reads_whole = wanted.is_staged || fetch == Fetch::Whole;
         if !wanted.is_staged {
-            self.shared.note_asked(key, bytes, &wanted.path);
+            self.shared.note_asked(key, bytes, &real);
         }
-        let residency = Residency::of(source.as_fd(), &wanted.path, fetch);
+        let residency = Residency::of(source.as_fd(), &real, fetch);
         match Copying::new((root, path), Arc::new(source), file, copy, wanted.is_staged, residency) {
             Ok(copying) => {
                 self.copying.insert(key, copying);
@@ -245,24 +271,8 @@ impl Worker {
                     }
                 }
                 Done::Copied { key, copied: Err(problem) } => self.abandon(key, problem.reason()),
-                Done::Verified { id, is_right } => {
-                    lock(&self.cache).trust_copy(id, is_right);
-                    if let Some((root, known)) = self.unverified.remove(&id)
-                        && is_right
-                        && !self.entries.contains_key(&key_of(&known.facts.source))
-                        && let Some(key) = self.add_known(root, &known)
-                    {
-                        self.publish(table, key);
-                    }
-                }
-                Done::Compared { key, differs_at } => {
-                    self.shared.counts.compared_files.fetch_add(1, Ordering::Relaxed);
-                    if let (Ok(Some(offset)), Some(entry)) = (differs_at, self.entries.get(&key)) {
-                        let path = below(&self.roots[entry.root].path, &entry.path);
-                        self.shared.add_difference(path, offset);
-                        self.stop_serving(table, key);
-                    }
-                }
+                Done::Verified { id, right } => self.verified(table, id, right),
+                Done::Compared { key, compared } => self.compared(table, key, &compared),
             }
         }
         acts
@@ -283,8 +293,9 @@ impl Worker {
 
     fn finish_copy(&mut self, table: &mut TableWriter<'_>, key: FileKey, copying: Copying) {
         let is_flushed = copying.finish_flush().is_ok();
-        let is_same =
-            source_file(copying.source.as_fd()).is_ok_and(|now| now.identity == copying.file.identity);
+        let is_written = is_open_for_writing(copying.source.as_fd()) == Some(true);
+        let is_same = !is_written
+            && source_file(copying.source.as_fd()).is_ok_and(|now| now.identity == copying.file.identity);
         let sum = copying.sum();
         let Copying { root, path, file, copy, is_staged, .. } = copying;
         let id = copy.id;
@@ -303,7 +314,12 @@ impl Worker {
         };
         self.registry.end(key);
         let Some(copy) = finished else {
-            self.shared.note_not_copied(key, if is_same { TARGET_FAILED } else { "changed_meanwhile" });
+            let why = match (is_same, is_written) {
+                (true, _) => TARGET_FAILED,
+                (false, true) => OPEN_FOR_WRITING,
+                (false, false) => "changed_meanwhile",
+            };
+            self.shared.note_not_copied(key, why);
             return;
         };
         if !self.shared.options.keep {
@@ -318,8 +334,7 @@ impl Worker {
         }
         let whole_path = below(&self.roots[root].path, &path);
         self.forget(table, key);
-        self.entries
-            .insert(key, Entry { record: RecordId(u32::MAX), root, path, file, copy: Some((id, copy)) });
+        self.insert(key, root, path, file, Some((id, copy)));
         self.publish(table, key);
         self.registry.tell(self.shared.number, &News { path: whole_path, facts, id, copy });
     }

@@ -3,6 +3,7 @@
 //! - `wishes`: what programs wish for. `stage`: all files of the sources.
 //! - `copies`: copies under way.
 //! - `served`: what the table says.
+//! - `comparing`: comparisons of copies with their sources.
 //! - `ending`: the end of the run.
 //!
 //! The worker looks every few milliseconds, and when a thread is done: at the wishes, at the copies
@@ -11,6 +12,7 @@
 //! threads read the rest if that is little. When all is written, and the source is as it was, the
 //! copy is logged and published.
 
+mod comparing;
 mod copies;
 mod ending;
 mod served;
@@ -25,7 +27,10 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_table::{CopyFile, Flags, RecordId, Settings, SourceFile, SourcePrefix, TableWriter};
+use forebay_table::{
+    CopyFile, Flags, MAX_CAPACITY, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES, RecordId, Settings, SourceFile,
+    SourcePrefix, TableWriter,
+};
 
 use crate::daemon::cache::Cache;
 use crate::daemon::file_store::RootId;
@@ -33,7 +38,8 @@ use crate::daemon::files::{CopyId, KnownCopy};
 use crate::daemon::run::blocks::BLOCK_BYTES;
 use crate::daemon::run::copiers::{Copiers, FileKey};
 use crate::daemon::run::copying::Copying;
-use crate::daemon::run::scan::Found;
+use crate::daemon::run::mounts::mounts_below;
+use crate::daemon::run::scan::{Found, Scan};
 use crate::daemon::run::shared::{Registry, RunShared, lock};
 use crate::daemon::run::table_file::TableFile;
 use crate::error::TierError;
@@ -50,6 +56,9 @@ const MOST_WAITING: usize = 1 << 16;
 /// Interval between two looks at levels and at sources that were opened for writing.
 const LOOK_AROUND_EVERY: Duration = Duration::from_millis(200);
 
+/// What is counted of files to which paths of the sources lead.
+const OUTSIDE: &str = "outside_of_the_sources";
+
 /// Records of the first table.
 const FIRST_RECORDS: usize = 4096;
 
@@ -61,6 +70,20 @@ struct Root {
     /// As the user wrote it; none for a link to a file, which is another file than its target.
     written: Option<PathBuf>,
     device: u64,
+    /// What is mounted below it.
+    mounts: Vec<(PathBuf, u64)>,
+}
+
+impl Root {
+    /// The device of a file below it, as far as the mounts tell.
+    fn device_of(&self, path: &Path) -> u64 {
+        if self.mounts.is_empty() {
+            return self.device;
+        }
+        let whole = below(&self.path, path);
+        let around = self.mounts.iter().filter(|(point, _)| whole.starts_with(point));
+        around.max_by_key(|(point, _)| point.as_os_str().len()).map_or(self.device, |(_, device)| *device)
+    }
 }
 
 /// What the table says of a file.
@@ -71,6 +94,8 @@ struct Entry {
     path: PathBuf,
     file: SourceFile,
     copy: Option<(CopyId, CopyFile)>,
+    /// The copy was compared with its source.
+    is_compared: bool,
 }
 
 /// A file that a program opened, or that is staged.
@@ -97,6 +122,11 @@ pub(super) struct Worker {
     roots: Vec<Root>,
     levels: Vec<u8>,
     entries: HashMap<FileKey, Entry>,
+    /// Of the hashes of roots and paths.
+    by_path: HashMap<u64, FileKey>,
+    /// Copies, those first whose sources were looked for longest ago.
+    copied: VecDeque<FileKey>,
+    looked_for_sources: Instant,
     waiting: VecDeque<Wanted>,
     late: Vec<Wanted>,
     /// Files in `waiting` or `late`.
@@ -109,11 +139,12 @@ pub(super) struct Worker {
     keys: HashMap<RecordId, FileKey>,
     unverified: HashMap<CopyId, (usize, KnownCopy)>,
     /// Files that staging has found, while or after it looks for them.
-    scanning: Option<Receiver<(Vec<Found>, Option<String>)>>,
+    scanning: Option<Receiver<Scan>>,
     is_scanned: bool,
     staged: VecDeque<Found>,
-    /// Copies that are to be compared at the end.
-    to_compare: Option<Vec<FileKey>>,
+    /// Copies that are compared before they are served.
+    to_compare: VecDeque<FileKey>,
+    comparing: usize,
     copiers: Copiers,
     /// Copies that are deleted at the end: those of this run, where they do not stay, and those
     /// that differ from their sources.
@@ -151,6 +182,9 @@ impl Worker {
             roots: Vec::new(),
             levels,
             entries: HashMap::new(),
+            by_path: HashMap::new(),
+            copied: VecDeque::new(),
+            looked_for_sources: Instant::now(),
             waiting: VecDeque::new(),
             late: Vec::new(),
             wanted: HashSet::new(),
@@ -162,7 +196,8 @@ impl Worker {
             scanning: None,
             is_scanned: false,
             staged: VecDeque::new(),
-            to_compare: None,
+            to_compare: VecDeque::new(),
+            comparing: 0,
             copiers,
             passing: Vec::new(),
             memory: vec![0; BLOCK_BYTES as usize],
@@ -177,7 +212,8 @@ impl Worker {
         let mut cache = lock(&worker.cache);
         for (path, written, device) in found {
             let id = cache.use_root(&path, &worker.levels);
-            worker.roots.push(Root { id, path, written, device });
+            let mounts = mounts_below(&path);
+            worker.roots.push(Root { id, path, written, device, mounts });
         }
         drop(cache);
         Ok(worker)
@@ -197,6 +233,7 @@ impl Worker {
                     self.shared.staging.is_done.store(true, Ordering::Release);
                     self.shared.is_finished.store(true, Ordering::Release);
                     self.shared.is_ready.store(true, Ordering::Release);
+                    self.shared.is_compared.store(true, Ordering::Release);
                     while !self.is_ended() {
                         std::thread::sleep(LOOK_IDLE_EVERY);
                     }
@@ -239,11 +276,10 @@ impl Worker {
         self.shared.orders.has_ended.store(true, Ordering::Release);
     }
 
-    /// Makes a table with room for a quarter more entries and for what is staged, puts it in its
-    /// place, and works with it.
+    /// Makes a table with room for more, puts it in its place, and works with it.
     fn serve_table(&mut self) -> Result<Outcome, TierError> {
-        let entries = self.entries.len();
-        let capacity = (entries + entries / 4 + self.staged.len()).max(FIRST_RECORDS) as u32;
+        let tables = lock(&self.shared.tables).len();
+        let capacity = capacity(tables, self.entries.len(), self.staged.len());
         let path = &self.shared.table_path;
         let file = Arc::new(TableFile::create(path, capacity)?);
         let mut table = self.writer(&file)?;
@@ -262,11 +298,22 @@ impl Worker {
 
     fn writer<'a>(&self, file: &'a TableFile) -> Result<TableWriter<'a>, TierError> {
         let levels: Vec<&[u8]> =
-            self.shared.levels.iter().map(|level| level.directory.as_os_str().as_bytes()).collect();
+            self.shared.levels.iter().map(|level| level.served.as_os_str().as_bytes()).collect();
         let prefixes: Vec<SourcePrefix<'_>> = self
             .roots
             .iter()
-            .map(|root| SourcePrefix { device: root.device, path: root.path.as_os_str().as_bytes() })
+            .map(|root| (&root.path, root.device))
+            .chain(
+                self.roots.iter().flat_map(|root| root.mounts.iter().map(|(path, device)| (path, *device))),
+            )
+            .map(|(path, device)| SourcePrefix { device, path: path.as_os_str().as_bytes() })
+            .enumerate()
+            // Files of further mounts are found by absolute paths alone.
+            .take_while(|(number, prefix)| {
+                *number < self.roots.len()
+                    || *number < MAX_PREFIXES && prefix.path.len() <= MAX_PREFIX_PATH_BYTES
+            })
+            .map(|(_, prefix)| prefix)
             .collect();
         let settings = Settings {
             flags: Flags { frozen: self.shared.options.frozen, check: self.shared.options.check },
@@ -293,6 +340,7 @@ impl Worker {
             let is_done = self.take_done(table);
             acts |= is_done;
             acts |= self.finish_flushes(table);
+            acts |= self.compare_next(table);
             self.look_around(file, table);
             if self.is_finishing() {
                 acts |= self.finish();
@@ -344,6 +392,15 @@ impl Worker {
     }
 }
 
+/// Records of the table that follows so many others: a quarter more than there are entries, and
+/// those of staged files. Each table is at least twice as large as the one before, since programs
+/// map all of them, one after the other.
+fn capacity(tables: usize, entries: usize, staged: usize) -> u32 {
+    let doubled = u32::try_from(tables).ok().and_then(|tables| FIRST_RECORDS.checked_shl(tables));
+    let least = doubled.filter(|least| *least >= FIRST_RECORDS).unwrap_or(MAX_CAPACITY as usize);
+    (entries + entries / 4 + staged).max(least).min(MAX_CAPACITY as usize) as u32
+}
+
 fn key_of(file: &SourceFile) -> FileKey {
     (file.identity.device, file.identity.inode)
 }
@@ -351,4 +408,19 @@ fn key_of(file: &SourceFile) -> FileKey {
 /// A path below a source, which may be the file itself.
 fn below(root: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { root.to_owned() } else { root.join(path) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_double_so_that_a_process_maps_few_of_them() {
+        let sizes: Vec<u32> = (0..70).map(|tables| capacity(tables, 0, 0)).collect();
+        assert_eq!(sizes[..3], [4096, 8192, 16384]);
+        assert!(sizes[..17].windows(2).all(|pair| pair[1] == 2 * pair[0]));
+        assert!(sizes[16..].iter().all(|size| *size == MAX_CAPACITY));
+        assert_eq!(capacity(0, 10_000, 2_000), 14_500);
+        assert_eq!(capacity(3, 10_000, 0), 32768);
+    }
 }

@@ -1,14 +1,28 @@
 //! What the table says of files: copies that are served, and sources that are not copied.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use forebay_table::{CopyFile, RecordId, RecordState, SourceFile, TableError, TableWriter};
+use forebay_table::{
+    CopyFile, CopyIdentity, Identity, RecordId, RecordState, SourceFile, TableError, TableWriter,
+};
 
-use crate::daemon::files::KnownCopy;
+use crate::daemon::files::{CopyId, KnownCopy};
 use crate::daemon::run::copiers::{FileKey, Job};
 use crate::daemon::run::shared::{News, lock};
 use crate::daemon::run::worker::{Entry, Worker, below, key_of};
+
+/// How many sources are looked for when there is no room, and how often.
+const SOURCES_AT_ONCE: usize = 64;
+const LOOK_FOR_SOURCES_EVERY: Duration = Duration::from_secs(1);
+
+fn hash_of(root: usize, path: &Path) -> u64 {
+    let mut hash = DefaultHasher::new();
+    (root, path.as_os_str()).hash(&mut hash);
+    hash.finish()
+}
 
 impl Worker {
     /// Finds the copies that the levels have, so that programs get them from the start on.
@@ -16,13 +30,13 @@ impl Worker {
         for root in 0..self.roots.len() {
             let known = lock(&self.cache).copies_of(self.roots[root].id, &self.levels);
             for mut known in known {
-                known.facts.source.identity.device = self.roots[root].device;
+                known.facts.source.identity.device = self.roots[root].device_of(&known.facts.path);
                 let key = key_of(&known.facts.source);
                 if self.entries.contains_key(&key) {
                     continue;
                 }
-                if known.is_trusted {
-                    self.add_known(root, &known);
+                if known.copy.is_some() || self.shared.options.check {
+                    self.add_known(root, known);
                 } else {
                     self.verify(root, known);
                 }
@@ -30,14 +44,92 @@ impl Worker {
         }
     }
 
-    pub(super) fn add_known(&mut self, root: usize, known: &KnownCopy) -> Option<FileKey> {
-        let copy = lock(&self.cache).copy_file(known.id)?;
-        let file = known.facts.source;
-        let key = key_of(&file);
-        let path = known.facts.path.clone();
-        let entry = Entry { record: RecordId(u32::MAX), root, path, file, copy: Some((known.id, copy)) };
+    /// Notes a copy that a level has. `publish` compares it first where that was asked for.
+    fn add_known(&mut self, root: usize, known: KnownCopy) -> FileKey {
+        let KnownCopy { id, facts, copy, .. } = known;
+        let unknown = || CopyFile { level: id.level, number: id.number, ..CopyFile::default() };
+        let key = key_of(&facts.source);
+        self.insert(key, root, facts.path, facts.source, Some((id, copy.unwrap_or_else(unknown))));
+        key
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        key: FileKey,
+        root: usize,
+        path: PathBuf,
+        file: SourceFile,
+        copy: Option<(CopyId, CopyFile)>,
+    ) {
+        self.by_path.insert(hash_of(root, &path), key);
+        if copy.is_some() {
+            self.copied.push_back(key);
+        }
+        let entry = Entry { record: RecordId(u32::MAX), root, path, file, copy, is_compared: false };
         self.entries.insert(key, entry);
-        Some(key)
+    }
+
+    fn remove(&mut self, table: &mut TableWriter<'_>, key: FileKey) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        let hash = hash_of(entry.root, &entry.path);
+        if self.by_path.get(&hash) == Some(&key) {
+            self.by_path.remove(&hash);
+        }
+        if self.keys.remove(&entry.record).is_some() {
+            table.advance(entry.record, RecordState::Stale);
+        }
+        Some(entry)
+    }
+
+    /// Looks whether another file was at a path before. It was replaced, or is on a file system
+    /// that was mounted anew: then its copy serves the file, too.
+    pub(super) fn is_known_by_path(
+        &mut self,
+        table: &mut TableWriter<'_>,
+        root: usize,
+        path: &Path,
+        file: &SourceFile,
+    ) -> bool {
+        let Some(before) = self.by_path.get(&hash_of(root, path)).copied() else { return false };
+        let is_other = before != key_of(file);
+        let Some(entry) = self.entries.get(&before).filter(|entry| is_other && entry.path == path) else {
+            return false;
+        };
+        let known = Identity { device: file.identity.device, ..entry.file.identity };
+        if known != file.identity || entry.copy.is_none() {
+            self.forget(table, before);
+            return false;
+        }
+        let Some(Entry { copy, is_compared, .. }) = self.remove(table, before) else { return false };
+        let key = key_of(file);
+        self.insert(key, root, path.to_owned(), *file, copy);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.is_compared = is_compared;
+        }
+        self.publish(table, key);
+        true
+    }
+
+    /// Deletes copies whose sources are gone. A look costs a system call on the source, so there
+    /// are few at once.
+    pub(super) fn make_room(&mut self, table: &mut TableWriter<'_>) -> bool {
+        if self.looked_for_sources.elapsed() < LOOK_FOR_SOURCES_EVERY {
+            return false;
+        }
+        self.looked_for_sources = Instant::now();
+        let mut deletes = false;
+        for _ in 0..SOURCES_AT_ONCE.min(self.copied.len()) {
+            let Some(key) = self.copied.pop_front() else { break };
+            let Some(entry) = self.entries.get(&key).filter(|entry| entry.copy.is_some()) else { continue };
+            let path = below(&self.roots[entry.root].path, &entry.path);
+            if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+                self.forget(table, key);
+                deletes = true;
+            } else {
+                self.copied.push_back(key);
+            }
+        }
+        deletes
     }
 
     fn verify(&mut self, root: usize, known: KnownCopy) {
@@ -45,6 +137,23 @@ impl Worker {
         let bytes = known.facts.source.identity.bytes;
         self.copiers.give(Job::Verify { id: known.id, copy, bytes, crc: known.crc });
         self.unverified.insert(known.id, (root, known));
+    }
+
+    /// A copy was compared with its checksum: it is served from now on, or deleted.
+    pub(super) fn verified(&mut self, table: &mut TableWriter<'_>, id: CopyId, right: Option<CopyIdentity>) {
+        let copy = {
+            let mut cache = lock(&self.cache);
+            let copy = right.and_then(|identity| cache.trust_copy(id, &identity));
+            if copy.is_none() {
+                cache.delete_copy(id);
+            }
+            copy
+        };
+        let Some((root, known)) = self.unverified.remove(&id) else { return };
+        if copy.is_some() && !self.entries.contains_key(&key_of(&known.facts.source)) {
+            let key = self.add_known(root, KnownCopy { copy, ..known });
+            self.publish(table, key);
+        }
     }
 
     /// Serves copies that other runs have made.
@@ -57,14 +166,7 @@ impl Worker {
             if self.levels.contains(&copy.level) {
                 lock(&self.shared.not_copied).remove(&key);
                 self.forget(table, key);
-                let entry = Entry {
-                    record: RecordId(u32::MAX),
-                    root,
-                    path,
-                    file: facts.source,
-                    copy: Some((id, copy)),
-                };
-                self.entries.insert(key, entry);
+                self.insert(key, root, path, facts.source, Some((id, copy)));
                 self.publish(table, key);
             }
         }
@@ -73,6 +175,9 @@ impl Worker {
     /// Adds an entry to the table: a copy that is served, or a source that is not copied.
     pub(super) fn publish(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
+        if self.shared.options.check && entry.copy.is_some() && !entry.is_compared {
+            return self.to_compare.push_back(key);
+        }
         let root = &self.roots[entry.root];
         let written = root.written.as_ref().filter(|_| self.shared.options.frozen);
         let path = written.map(|written| below(written, &entry.path));
@@ -94,17 +199,14 @@ impl Worker {
             Err(TableError::Full) => self.is_full = true,
             Err(error) => {
                 tracing::info!(%error, "a copy cannot be in a file table");
-                self.entries.remove(&key);
+                self.remove(table, key);
             }
         }
     }
 
     /// A source was changed, or its copy is wrong: it is not served any more.
     pub(super) fn forget(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
-        let Some(entry) = self.entries.remove(&key) else { return };
-        if self.keys.remove(&entry.record).is_some() {
-            table.advance(entry.record, RecordState::Stale);
-        }
+        let Some(entry) = self.remove(table, key) else { return };
         if let Some((id, _)) = entry.copy {
             lock(&self.cache).delete_copy(id);
         }
@@ -113,10 +215,7 @@ impl Worker {
     /// A copy differs from its source. If this daemon dies before the user is told, another one has
     /// to find that again.
     pub(super) fn stop_serving(&mut self, table: &mut TableWriter<'_>, key: FileKey) {
-        let Some(entry) = self.entries.remove(&key) else { return };
-        if self.keys.remove(&entry.record).is_some() {
-            table.advance(entry.record, RecordState::Stale);
-        }
+        let Some(entry) = self.remove(table, key) else { return };
         self.passing.extend(entry.copy.map(|(id, _)| id));
     }
 
@@ -131,7 +230,7 @@ impl Worker {
     ) {
         let key = key_of(file);
         self.shared.note_not_copied(key, why);
-        self.entries.insert(key, Entry { record: RecordId(u32::MAX), root, path, file: *file, copy: None });
+        self.insert(key, root, path, *file, None);
         self.publish(table, key);
     }
 }

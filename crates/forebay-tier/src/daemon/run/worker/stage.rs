@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
 use crate::daemon::run::copiers::COPIERS;
-use crate::daemon::run::scan::{Found, scan};
+use crate::daemon::run::scan::{Found, Scan, scan};
 use crate::daemon::run::shared::{Staging, lock};
-use crate::daemon::run::worker::{Wanted, Worker, below, key_of};
+use crate::daemon::run::worker::{OUTSIDE, Wanted, Worker, below, key_of};
 
 impl Worker {
     /// Begins to look for all files, and wants those that it found.
@@ -23,13 +23,16 @@ impl Worker {
                 self.start_scan();
                 return true;
             };
-            let Ok((found, problem)) = scanning.try_recv() else { return true };
+            let Ok(Scan { files, outside, problem }) = scanning.try_recv() else { return true };
             self.is_scanned = true;
             self.scanning = None;
             if let Some(problem) = problem {
                 *lock(&staging.problem) = Some(problem);
             }
-            self.take_found(found);
+            for key in outside {
+                shared.note_not_copied(key, OUTSIDE);
+            }
+            self.take_found(files);
         }
         while self.waiting.len() + self.copying.len() < 4 * COPIERS
             && let Some(found) = self.staged.pop_front()
