@@ -99,7 +99,9 @@ def write_arrow(path: Path, table: pa.Table, layout: str, compression: str | Non
     return path
 
 
-def outcomes_of_damage(directory: Path, whole: bytes, format: str, *, seed: int, rows: int) -> set[str]:
+def outcomes_of_damage(
+    directory: Path, whole: bytes, format: str, *, seed: int, rows: int, **options: object
+) -> set[str]:
     """Read 120 damaged copies of a file; return whether any was read, and any refused."""
     rng = np.random.default_rng(seed)
     outcomes = set()
@@ -113,7 +115,7 @@ def outcomes_of_damage(directory: Path, whole: bytes, format: str, *, seed: int,
         path = directory / f"damaged-{number}"
         path.write_bytes(damaged)
         try:
-            dataset = forebay.open(path, format=format)
+            dataset = forebay.open(path, format=format, **options)
             for row in range(min(len(dataset), rows)):
                 dataset[row]
             outcomes.add("read")

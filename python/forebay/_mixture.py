@@ -29,7 +29,16 @@ _ROUNDING: Final = 1e-9
 # The engine counts weights in units of 2**-53.
 _UNITS: Final = 1 << 53
 # Options of `forebay.open` by which files are read. Names and types of fields are compared apart.
-_OPTIONS: Final = ("schema", "database", "raw", "sample_axis", "manifest", "follow_symlinks", "decode")
+_OPTIONS: Final = (
+    "schema",
+    "database",
+    "raw",
+    "sample_axis",
+    "manifest",
+    "follow_symlinks",
+    "decode",
+    "nulls",
+)
 
 
 def mix(

@@ -77,6 +77,7 @@ class Dataset:
         manifest: tuple[str, str] | None = None,
         follow_symlinks: bool = False,
         decode: str | None = None,
+        nulls: str = "raise",
     ) -> Dataset: ...
     @property
     def format(self) -> str: ...

@@ -25,6 +25,9 @@ __all__ = ["Dataset", "open"]
 
 # What `sample_axis=` may be, and what the engine calls it.
 _AXES: Final = {"auto": "auto", 0: "first", None: "file"}
+# What `nulls=` may be, and the formats that have nulls.
+_NULLS: Final = ("raise", "mask")
+_TABLES: Final = ("arrow", "parquet")
 
 
 def open(
@@ -40,6 +43,7 @@ def open(
     sample_axis: int | Literal["auto"] | None = "auto",
     follow_symlinks: bool = False,
     decode: Mapping[str, Decoder | str] | None = None,
+    nulls: Literal["raise", "mask"] = "raise",
 ) -> Dataset:
     """Open a dataset.
 
@@ -83,6 +87,11 @@ def open(
         Field name → decoder, for fields of encoded bytes (docs/decode.md): :func:`forebay.image`,
         :func:`forebay.array`, ``"int"`` (an int64), ``"text"`` (a ``str``) or ``"json"`` (what
         ``json.loads`` makes of it). Threads of the loader decode. Default: none.
+    nulls : {"raise", "mask"}, optional
+        What becomes of nulls in the columns of Arrow and Parquet. ``mask``: each field that may
+        have nulls is followed by a field of booleans, ``"name.valid"``, which is False where the
+        value is null; the value in its place is 0 or empty. Default ``raise``: a null is an
+        error.
 
     Returns
     -------
@@ -100,6 +109,8 @@ def open(
         If an option is not one of those above, or the fields do not fit the format.
     """
     axis = _axis(sample_axis)
+    if nulls not in _NULLS:
+        raise option_error(f'forebay.open: nulls=: expected "raise" or "mask", found {nulls!r}')
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
     if follow_symlinks:
@@ -122,7 +133,14 @@ def open(
             raise option_error("forebay.open: header_bytes= is for raw files", 'pass format="raw" as well')
         names = _names(fields)
     paths, indices = _files(expand(path), options["format"], split)
+    if nulls != "raise":
+        arguments["nulls"] = nulls
     found = Dataset(paths, fields=names, sample_axis=axis, **arguments)
+    if nulls != "raise" and found.format not in _TABLES:
+        raise option_error(
+            f"forebay.open: nulls= is for Arrow and Parquet; {found.paths[0]} is {found.format}",
+            "leave it out",
+        )
     warn_of_repeated(found)
     if indices:
         found = found.select(_row_numbers(indices, len(found)))

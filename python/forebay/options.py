@@ -618,6 +618,7 @@ _OF_OPEN = (
     "record_bytes",
     "header_bytes",
     "sample_axis",
+    "nulls",
     "follow_symlinks",
 )
 

@@ -45,7 +45,9 @@ pub use format::Format;
 pub use index::sidecar;
 pub use index::sidecar::{Meta, ShardInfo, ShardState, describe as describe_sidecar};
 pub use index::{Index, Selection};
-pub use options::{Documents, Manifest, OpenOptions, RawLayout, SampleAxis, SchemaChoice, TokenLayout};
+pub use options::{
+    Documents, Manifest, Nulls, OpenOptions, RawLayout, SampleAxis, SchemaChoice, TokenLayout,
+};
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,
     Values,

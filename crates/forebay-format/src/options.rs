@@ -33,13 +33,37 @@ pub struct OpenOptions {
     /// Whether symbolic links in a folder are followed.
     #[serde(default)]
     pub follow_symlinks: bool,
+    /// What becomes of nulls in the columns of a table.
+    #[serde(default)]
+    pub nulls: Nulls,
+}
+
+/// What becomes of nulls in the columns of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Nulls {
+    /// They are errors.
+    #[default]
+    Raise,
+    /// A field of booleans tells them from values.
+    Mask,
 }
 
 impl OpenOptions {
     /// A string that differs between options that lead to different indexes of the same files.
     pub(crate) fn key(&self, format: Format) -> Vec<u8> {
-        let Self { database, schema, format: _, fields, raw, tokens, sample_axis, manifest, follow_symlinks } =
-            self;
+        let Self {
+            database,
+            schema,
+            format: _,
+            fields,
+            raw,
+            tokens,
+            sample_axis,
+            manifest,
+            follow_symlinks,
+            nulls,
+        } = self;
         let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
         if !fields.is_empty() || raw.is_some() {
             key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
@@ -58,6 +82,9 @@ impl OpenOptions {
         }
         if *follow_symlinks {
             key.extend(b"\0follow_symlinks");
+        }
+        if *nulls == Nulls::Mask {
+            key.extend(b"\0nulls=mask");
         }
         key
     }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{Delivery, Error, FieldDecoders, Host, IndexedDataset, Loaded, offload};
-use forebay_format::{Format, Manifest, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout};
+use forebay_format::{
+    Format, Manifest, Nulls, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout,
+};
 use forebay_image::SampleKey;
 use forebay_types::Field;
 use numpy::PyReadonlyArray1;
@@ -85,7 +87,8 @@ pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyRes
 impl Dataset {
     #[new]
     #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
-                        tokens = None, sample_axis = "auto", manifest = None, follow_symlinks = false, decode = None))]
+                        tokens = None, sample_axis = "auto", manifest = None, follow_symlinks = false, decode = None,
+                        nulls = "raise"))]
     // The binding takes what `forebay.open` does.
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -101,6 +104,7 @@ impl Dataset {
         manifest: Option<(PathBuf, String)>,
         follow_symlinks: bool,
         decode: Option<&str>,
+        nulls: &str,
     ) -> PyResult<Self> {
         log::prepare(py)?;
         let wrong = |error: forebay_format::Error| raise(py, &error.into());
@@ -127,6 +131,7 @@ impl Dataset {
             },
             manifest: manifest.map(|(path, reading)| Manifest { path, reading }),
             follow_symlinks,
+            nulls: if nulls == "mask" { Nulls::Mask } else { Nulls::Raise },
         };
         let decoders: FieldDecoders = decode
             .map(serde_json::from_str)

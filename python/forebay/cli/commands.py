@@ -10,7 +10,7 @@ import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -128,6 +128,13 @@ _OPENING = (
         help="Samples of HDF5, npy and npz files. 0: the first axis counts them. none: each file is one. "
         "auto: as 0, with a warning if the files look like single samples.",
     ),
+    click.option(
+        "--nulls",
+        type=click.Choice(["raise", "mask"]),
+        default="raise",
+        show_default=True,
+        help="Nulls of Arrow and Parquet. raise: an error. mask: a field NAME.valid tells them from values.",
+    ),
 )
 
 
@@ -145,6 +152,7 @@ def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
         schema: str | None,
         database: str | None,
         sample_axis: str,
+        nulls: Literal["raise", "mask"],
         **rest: Any,
     ) -> Any:
         def opening(paths: Sequence[str] = dataset) -> Any:
@@ -159,6 +167,7 @@ def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 schema=schema,
                 database=database,
                 sample_axis=SAMPLE_AXES[sample_axis],
+                nulls=nulls,
             )
 
         return function(opening=opening, **rest)

@@ -27,7 +27,7 @@ mod zstandard;
 
 use std::cell::RefCell;
 
-pub use parquet::ParquetColumn;
+pub use parquet::{ParquetColumn, ParquetNulls};
 use serde::{Deserialize, Serialize};
 
 /// Longest chain. HDF5 allows 32 filters; four are the most that were seen in use.

@@ -6,6 +6,24 @@ use crate::file::Input;
 /// Most fields of a sample, as a sidecar has columns.
 const MAX_FIELDS: usize = 1024;
 
+/// The name of the field that tells which values of a field are no nulls.
+pub(super) fn mask_name(field: &str) -> String {
+    format!("{field}.valid")
+}
+
+/// The `fields` that are asked for, each with its mask after it where there is one.
+pub(super) fn with_masks(fields: &[String], is_offered: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut all: Vec<String> = Vec::with_capacity(2 * fields.len());
+    for field in fields {
+        all.push(field.clone());
+        let mask = mask_name(field);
+        if is_offered(&mask) && !fields.contains(&mask) {
+            all.push(mask);
+        }
+    }
+    all
+}
+
 /// The columns that are delivered, of those that a file offers: the `fields`, in this order, or all
 /// default ones. Each is a name, whether it is a default, and the column or what is not read.
 pub(super) fn choose<T>(
@@ -57,10 +75,17 @@ pub(super) fn choose<T>(
     Ok(chosen)
 }
 
-/// The error of a value that is missing.
-pub(super) fn null_error(input: &Input, column: &str, row: u64) -> Error {
+/// The error of a value that is missing: of a row, which a mask can tell, or of an item in it.
+pub(super) fn null_error(input: &Input, column: &str, row: u64, is_row: bool) -> Error {
+    let mask = if is_row { "open the data set with nulls=\"mask\", " } else { "" };
     let hint = format!(
-        "leave {column:?} out with fields=, or rewrite the file with a value in its place (pyarrow.compute.fill_null)"
+        "{mask}leave {column:?} out with fields=, or rewrite the file with a value in its place \
+         (pyarrow.compute.fill_null)"
     );
-    input.unsupported(format!("a null in column {column:?}"), format!("the first one is in row {row}"), hint)
+    let place = if is_row { "" } else { ", in a list or array," };
+    input.unsupported(
+        format!("a null in column {column:?}{place}"),
+        format!("the first one is in row {row}"),
+        hint,
+    )
 }

@@ -54,6 +54,29 @@ pub struct ParquetColumn {
     /// Whether data pages of version 2 are compressed also where they say that they are not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub always_compressed: bool,
+    /// What becomes of nulls.
+    #[serde(default, skip_serializing_if = "ParquetNulls::is_none")]
+    pub nulls: ParquetNulls,
+}
+
+/// What becomes of the nulls of a column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ParquetNulls {
+    /// There are none: the index has found that.
+    #[default]
+    None,
+    /// A value of zeros, or an empty string; an empty list.
+    Zeros,
+    /// Of each row a byte instead of its value: 1 where its definition level is this or higher.
+    Mask(i16),
+}
+
+impl ParquetNulls {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// What a batch of records holds besides its values.
@@ -176,6 +199,8 @@ fn read_values<T: DataType>(
 ) -> Result<(), CodecError> {
     let mut reader: ColumnReaderImpl<T> = GenericColumnReader::new(Arc::clone(descriptor), pages);
     let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+    let zeros =
+        if column.nulls == ParquetNulls::Zeros { vec![0; column.item_bytes as usize] } else { Vec::new() };
     loop {
         values.clear();
         definition.clear();
@@ -186,13 +211,32 @@ fn read_values<T: DataType>(
         if rows == 0 && levels == 0 {
             return Ok(());
         }
-        for value in &values[..count] {
+        let (definition, repetition) = (&definition[..], &repetition[..]);
+        let mut found = values[..count].iter().map(|value| {
             let bytes = value.as_bytes();
             let kept =
                 if column.item_bytes == 0 { Some(bytes) } else { bytes.get(..column.item_bytes as usize) };
-            sink.value(kept.ok_or_else(|| wrong(format!("a value of {} bytes", bytes.len())))?)?;
+            kept.ok_or_else(|| wrong(format!("a value of {} bytes", bytes.len())))
+        });
+        match column.nulls {
+            ParquetNulls::Zeros if column.repetition == 0 && column.definition > 0 => {
+                for level in definition {
+                    let value = if *level == column.definition { found.next() } else { Some(Ok(&zeros[..])) };
+                    sink.value(value.unwrap_or_else(|| Err(wrong("fewer values than levels")))?)?;
+                }
+            }
+            ParquetNulls::None | ParquetNulls::Zeros => found.try_for_each(|value| sink.value(value?))?,
+            ParquetNulls::Mask(_) if column.definition == 0 => {
+                (0..rows).try_for_each(|_| sink.value(&[1]))?;
+            }
+            ParquetNulls::Mask(there) => {
+                for (place, level) in definition.iter().enumerate() {
+                    if repetition.get(place).is_none_or(|repeated| *repeated == 0) {
+                        sink.value(&[u8::from(*level >= there)])?;
+                    }
+                }
+            }
         }
-        let (definition, repetition) = (&definition[..], &repetition[..]);
         sink.records(&Records { rows, values: count, definition, repetition })?;
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::buffers::{Buffers, Stored};
 use super::flatbuffer::{Malformed, Table};
-use super::leaf::{Leaf, Level, LevelKind};
+use super::leaf::{Leaf, LeafNulls, Level, LevelKind};
 use super::message::{Message, broken};
 use super::schema::DictionaryIndex;
 use crate::Error;
@@ -151,11 +151,46 @@ impl<'a> Batch<'a> {
         writer: &mut Writer,
         dictionaries: &Dictionaries,
     ) -> Result<Places, Error> {
+        match leaf.nulls {
+            LeafNulls::Refused => self.stored_places(leaf, None, (column, writer), dictionaries),
+            LeafNulls::Mask => self.mask(leaf, (column, writer)),
+            LeafNulls::Masked => {
+                let Some(valid) = self.valid(leaf)? else {
+                    return self.stored_places(leaf, None, (column, writer), dictionaries);
+                };
+                let mut places =
+                    self.stored_places(leaf, Some(&valid), (column, writer), dictionaries)?.list(self.rows);
+                // The file may have anything in the place of a null.
+                let null = match leaf.field.sample_bytes() {
+                    None => (IN_FILE, 0, 0),
+                    Some(bytes) => (IN_UNIT, repeated(0, bytes, self.rows, (column, writer)), bytes),
+                };
+                let nulls = places.iter_mut().zip(&valid).filter(|(_, is_valid)| !**is_valid);
+                nulls.for_each(|(place, _)| *place = null);
+                Ok(Places::Each(places))
+            }
+        }
+    }
+
+    /// Where the values are that the file holds. With `valid` nulls of the rows are no error.
+    fn stored_places(
+        &self,
+        leaf: &Leaf,
+        valid: Option<&[bool]>,
+        (column, writer): (usize, &mut Writer),
+        dictionaries: &Dictionaries,
+    ) -> Result<Places, Error> {
         let name = &leaf.field.name;
         let mut span = Span::Even { first: 0, per: 1 };
+        // Whether nulls are those of rows, for which a mask is there or may be asked for.
+        let mut is_row = leaf.may_be_masked();
         for Level { node, kind } in &leaf.levels {
             let node = &self.nodes[*node];
-            self.check_node(name, node, &span)?;
+            self.check_length(name, node, &span)?;
+            if valid.is_none() || !is_row {
+                self.refuse_nulls(name, node, &span, is_row)?;
+            }
+            is_row &= *kind == LevelKind::Struct;
             span = match (kind, span) {
                 (LevelKind::Struct, span) => span,
                 (LevelKind::FixedList { length }, Span::Even { first, per }) => {
@@ -216,7 +251,7 @@ impl<'a> Batch<'a> {
                 }
                 (LevelKind::Dictionary { index, .. }, Span::Even { first, per: 1 }) => {
                     let entries = dictionaries.get(&(column, index.id)).map_or(&[][..], |entries| entries);
-                    return self.indices(name, node.first_buffer + 1, *index, first, entries);
+                    return self.indices(name, node.first_buffer + 1, (*index, first), entries, valid);
                 }
                 (kind, _) => unreachable!("a column of {kind:?} in lists is refused when it is opened"),
             };
@@ -224,8 +259,83 @@ impl<'a> Batch<'a> {
         unreachable!("the last level of a column is that of its values")
     }
 
-    /// Refuses nulls, and arrays that are shorter than their rows need.
-    fn check_node(&self, name: &str, node: &Node, span: &Span) -> Result<(), Error> {
+    /// The nodes that may say of a row that it is null: its own, and those of structures around it.
+    fn nodes_of_rows(&self, leaf: &Leaf) -> Result<Vec<&Node>, Error> {
+        let structures = leaf.levels.iter().take_while(|level| level.kind == LevelKind::Struct).count();
+        let mut nodes = Vec::new();
+        for Level { node, .. } in &leaf.levels[..=structures] {
+            let node = &self.nodes[*node];
+            self.check_length(&leaf.field.name, node, &Span::Even { first: 0, per: 1 })?;
+            if node.nulls > 0 && self.rows > 0 {
+                nodes.push(node);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Which rows have a value, if some may have none.
+    fn valid(&self, leaf: &Leaf) -> Result<Option<Vec<bool>>, Error> {
+        let of_node =
+            |node: &Node| self.buffers.bytes(&leaf.field.name, node.first_buffer, self.rows.div_ceil(8));
+        let all = self.nodes_of_rows(leaf)?.into_iter().map(of_node).collect::<Result<Vec<_>, _>>()?;
+        let is_valid = |row: usize| all.iter().all(|bits| bits[row / 8] >> (row % 8) & 1 == 1);
+        Ok(if all.is_empty() { None } else { Some((0..self.rows as usize).map(is_valid).collect()) })
+    }
+
+    /// Refuses nulls among the entries of a dictionary: by their mask rows of them have a value.
+    pub(super) fn refuse_null_entries(&self, values: &Leaf) -> Result<(), Error> {
+        let valid = self.valid(values)?.unwrap_or_default();
+        let Some(entry) = valid.iter().position(|is_valid| !is_valid) else { return Ok(()) };
+        let what = format!("a null in the dictionary of column {:?}", values.field.name);
+        let hint = "leave the column out with fields=, or rewrite it (pyarrow: dictionary_decode, then dictionary_encode)";
+        Err(self.buffers.input.unsupported(what, format!("it is entry {entry}"), hint))
+    }
+
+    /// The mask of a column: of each row whether it has a value.
+    fn mask(&self, leaf: &Leaf, (column, writer): (usize, &mut Writer)) -> Result<Places, Error> {
+        match self.nodes_of_rows(leaf)?[..] {
+            [] => {
+                self.check_rows(leaf)?;
+                let start = repeated(1, self.rows, self.rows, (column, writer));
+                Ok(Places::Even { class: IN_UNIT, start, length: 1 })
+            }
+            [node] => {
+                let bits = (1, Some(&Codec::Bits));
+                let rows = Span::Even { first: 0, per: 1 };
+                self.values(&leaf.field.name, node.first_buffer, bits, rows, (column, writer))
+            }
+            // A null is one of a structure or of its member: no bits of the file say both.
+            _ => {
+                let valid = self.valid(leaf)?.unwrap_or_default();
+                let starts = [0, 1].map(|value| repeated(value, self.rows, self.rows, (column, writer)));
+                let place = |(row, is_valid)| (IN_UNIT, starts[usize::from(is_valid)] + row, 1);
+                Ok(Places::Each((0..).zip(valid).map(place).collect()))
+            }
+        }
+    }
+
+    /// Refuses more rows than the buffer of a column's values, offsets or indices holds.
+    fn check_rows(&self, leaf: &Leaf) -> Result<(), Error> {
+        let name = &leaf.field.name;
+        let is_value = |level: &&Level| level.kind != LevelKind::Struct;
+        let Level { node, kind } = leaf.levels.iter().find(is_value).expect("a level of values");
+        let row_bits = match kind {
+            LevelKind::Bool => 1,
+            LevelKind::Fixed { item_bytes } => 8 * item_bytes,
+            LevelKind::Dictionary { index, .. } => 8 * u64::from(index.bytes),
+            LevelKind::List { is_large, .. } | LevelKind::Binary { is_large } => 32 << u32::from(*is_large),
+            LevelKind::Struct | LevelKind::FixedList { .. } => unreachable!("{kind:?} has no mask"),
+        };
+        let held = self.buffers.stored(name, self.nodes[*node].first_buffer + 1)?.decoded_bytes;
+        let rows = held.saturating_mul(8) / row_bits;
+        if self.rows > rows {
+            return Err(self.buffers.wrong(name, "rows", format!("at most {rows}"), self.rows));
+        }
+        Ok(())
+    }
+
+    /// Refuses arrays that are shorter than their rows need.
+    fn check_length(&self, name: &str, node: &Node, span: &Span) -> Result<(), Error> {
         let needed = match span {
             Span::Even { first, per } => first + self.items(*first, *per, name)?,
             Span::Ranges(ranges) => ranges.last().copied().unwrap_or(0),
@@ -233,6 +343,11 @@ impl<'a> Batch<'a> {
         if node.length < needed {
             return Err(self.buffers.wrong(name, "length", format!("{needed} items"), node.length));
         }
+        Ok(())
+    }
+
+    /// Refuses nulls, of rows or of items in them.
+    fn refuse_nulls(&self, name: &str, node: &Node, span: &Span, is_row: bool) -> Result<(), Error> {
         if node.nulls == 0 {
             return Ok(());
         }
@@ -243,7 +358,7 @@ impl<'a> Batch<'a> {
             Span::Even { first, per } => item.saturating_sub(*first) / (*per).max(1),
             Span::Ranges(ranges) => ranges.partition_point(|start| *start <= item).saturating_sub(1) as u64,
         };
-        Err(null_error(self.buffers.input, name, self.first_row + row))
+        Err(null_error(self.buffers.input, name, self.first_row + row, is_row))
     }
 
     /// Number of items of all rows, `per` for each, after item `first`.
@@ -313,9 +428,9 @@ impl<'a> Batch<'a> {
         &self,
         name: &str,
         buffer: usize,
-        DictionaryIndex { bytes: width, is_signed, .. }: DictionaryIndex,
-        first: u64,
+        (DictionaryIndex { bytes: width, is_signed, .. }, first): (DictionaryIndex, u64),
         entries: &[(u8, u64, u64)],
+        valid: Option<&[bool]>,
     ) -> Result<Places, Error> {
         let width = u64::from(width);
         let needed = (first + self.rows).checked_mul(width);
@@ -325,6 +440,11 @@ impl<'a> Batch<'a> {
         for (row, number) in
             bytes[(first * width) as usize..needed as usize].chunks_exact(width as usize).enumerate()
         {
+            // Of a null the number of its entry may be any.
+            if valid.is_some_and(|valid| !valid[row]) {
+                places.push((IN_FILE, 0, 0));
+                continue;
+            }
             let mut wide = [0; 8];
             wide[..number.len()].copy_from_slice(number);
             let index = u64::from_le_bytes(wide);
@@ -339,4 +459,12 @@ impl<'a> Batch<'a> {
         }
         Ok(Places::Each(places))
     }
+}
+
+/// Start of a unit of `column` that repeats a byte `bytes` times, for this many rows.
+fn repeated(value: u8, bytes: u64, rows: u64, (column, writer): (usize, &mut Writer)) -> u64 {
+    if bytes == 0 {
+        return 0;
+    }
+    writer.push_unit(column, (0, 0), &[Codec::Fill { value: vec![value] }], bytes, rows)
 }

@@ -8,7 +8,20 @@
 use forebay_types::{Dtype, Field, Layout};
 use serde::Deserialize;
 
+use crate::container::columns::mask_name;
+
 use super::schema::{DictionaryIndex, Kind, SchemaField};
+
+/// What becomes of the nulls of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeafNulls {
+    /// They are errors.
+    Refused,
+    /// Zeros or an empty value, which the mask tells from values.
+    Masked,
+    /// The column is the mask: of each row whether it has a value.
+    Mask,
+}
 
 /// A field of samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +31,17 @@ pub(super) struct Leaf {
     pub(super) levels: Vec<Level>,
     /// What its integers count, where their type does not say.
     pub(super) unit: Option<&'static str>,
+    pub(super) nulls: LeafNulls,
+}
+
+impl Leaf {
+    /// Whether a mask can tell the rows that are null. Of arrays, lists of one length, none does.
+    pub(super) fn may_be_masked(&self) -> bool {
+        let is_axis = |level: &Level| {
+            matches!(level.kind, LevelKind::FixedList { .. } | LevelKind::List { length: Some(_), .. })
+        };
+        !self.levels.iter().any(is_axis)
+    }
 }
 
 /// One of the nested arrays of a column.
@@ -60,6 +84,8 @@ pub(super) struct Candidate {
     pub(super) name: String,
     /// Whether it is delivered without being named.
     pub(super) is_default: bool,
+    /// Whether it, or a structure around it, may be null.
+    is_nullable: bool,
     /// The column, or what is not read.
     pub(super) leaf: Result<Leaf, String>,
 }
@@ -92,16 +118,47 @@ pub(super) fn candidates(fields: &[SchemaField]) -> (Vec<Candidate>, Vec<(u32, b
     let numbered = number(fields, &mut buffers);
     let mut found = Vec::new();
     for field in &numbered {
-        find(field, field.field.name.clone(), &[], true, &mut found);
+        find(field, field.field.name.clone(), (&[], false), true, &mut found);
     }
     (found, buffers)
 }
 
-fn find(field: &Numbered<'_>, name: String, above: &[Level], is_default: bool, found: &mut Vec<Candidate>) {
+/// The fields, and after each that may have nulls that of its mask. Arrays have none.
+pub(super) fn with_masks(candidates: Vec<Candidate>) -> Vec<Candidate> {
+    let mut found = Vec::with_capacity(2 * candidates.len());
+    for mut candidate in candidates {
+        let masked =
+            candidate.leaf.as_mut().ok().filter(|leaf| candidate.is_nullable && leaf.may_be_masked());
+        let mask = masked.map(|leaf| {
+            leaf.nulls = LeafNulls::Masked;
+            let name = mask_name(&leaf.field.name);
+            let field = Field::new(&name, Dtype::Bool, Layout::Dense(Vec::new()));
+            Leaf { field, unit: None, nulls: LeafNulls::Mask, ..leaf.clone() }
+        });
+        let Candidate { is_default, is_nullable, .. } = candidate;
+        found.push(candidate);
+        found.extend(mask.map(|mask| Candidate {
+            name: mask.field.name.clone(),
+            is_default,
+            is_nullable,
+            leaf: Ok(mask),
+        }));
+    }
+    found
+}
+
+fn find(
+    field: &Numbered<'_>,
+    name: String,
+    (above, is_nullable): (&[Level], bool),
+    is_default: bool,
+    found: &mut Vec<Candidate>,
+) {
+    let is_nullable = is_nullable || field.field.is_nullable;
     let is_struct = field.field.kind == Kind::Struct && field.field.dictionary.is_none();
     if !is_struct {
         let leaf = column(field, &name, above);
-        found.push(Candidate { name, is_default, leaf });
+        found.push(Candidate { name, is_default, is_nullable, leaf });
         return;
     }
     let mut levels = above.to_vec();
@@ -110,9 +167,10 @@ fn find(field: &Numbered<'_>, name: String, above: &[Level], is_default: bool, f
     for child in &field.children {
         let child_name = &child.field.name;
         if is_file && child_name == "bytes" {
-            find(child, name.clone(), &levels, is_default, found);
+            find(child, name.clone(), (&levels, is_nullable), is_default, found);
         } else {
-            find(child, format!("{name}.{child_name}"), &levels, is_default && !is_file, found);
+            let name = format!("{name}.{child_name}");
+            find(child, name, (&levels, is_nullable), is_default && !is_file, found);
         }
     }
 }
@@ -147,7 +205,7 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
             let values = Box::new(column(&numbered[0], name, &[])?);
             let (field, unit) = (values.field.clone(), values.unit);
             push(LevelKind::Dictionary { index: *index, values, buffers });
-            return Ok(Leaf { field, levels, unit });
+            return Ok(Leaf { field, levels, unit, nulls: LeafNulls::Refused });
         }
         match kind {
             Kind::FixedList { length } => {
@@ -190,7 +248,7 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
         let is_plain = !is_ragged && axes.is_empty();
         let field = Field::new(name, Dtype::Uint8, Layout::Ragged);
         return if is_plain {
-            Ok(Leaf { field, levels, unit: None })
+            Ok(Leaf { field, levels, unit: None, nulls: LeafNulls::Refused })
         } else {
             Err("lists of strings".to_owned())
         };
@@ -215,7 +273,11 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
     };
     let is_small =
         field.layout == Layout::Ragged || field.sample_bytes().is_some_and(|bytes| bytes < 1 << 40);
-    if is_small { Ok(Leaf { field, levels, unit }) } else { Err(format!("shape of {:?}", field.layout)) }
+    if is_small {
+        Ok(Leaf { field, levels, unit, nulls: LeafNulls::Refused })
+    } else {
+        Err(format!("shape of {:?}", field.layout))
+    }
 }
 
 /// The shape that an extension type declares for nested lists.

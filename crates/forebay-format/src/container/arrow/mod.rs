@@ -19,13 +19,13 @@ mod schema;
 use std::path::Path;
 
 use self::batch::{Batch, Dictionaries, Places};
-use self::leaf::{Candidate, Leaf, LevelKind};
+use self::leaf::{Candidate, Leaf, LeafNulls, LevelKind};
 use self::message::{Content, Message, Messages, Opening, broken};
-use crate::container::columns::choose;
+use crate::container::columns::{choose, with_masks};
 use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::{RecordClass, ShardState, Writer};
-use crate::{Error, OpenOptions};
+use crate::{Error, Nulls, OpenOptions};
 
 pub(crate) use self::embedded::ArrowFields;
 pub(crate) use self::message::is_stream;
@@ -45,15 +45,20 @@ pub(crate) struct ArrowFile {
 impl ArrowFile {
     /// Opens a file and reads its schema.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
-        Self::new(Input::open(path)?, &options.fields)
+        Self::new(Input::open(path)?, &options.fields, options.nulls)
     }
 
-    fn new(input: Input, fields: &[String]) -> Result<Self, Error> {
+    fn new(input: Input, fields: &[String], nulls: Nulls) -> Result<Self, Error> {
         let Opening { fields: schema, digested, messages } = message::open(&input)?;
-        let (candidates, buffers) = leaf::candidates(&schema);
+        let (mut candidates, buffers) = leaf::candidates(&schema);
+        let mut fields = fields.to_vec();
+        if nulls == Nulls::Mask {
+            candidates = leaf::with_masks(candidates);
+            fields = with_masks(&fields, |name| candidates.iter().any(|offered| offered.name == name));
+        }
         let offered =
-            candidates.into_iter().map(|Candidate { name, is_default, leaf }| (name, is_default, leaf));
-        let leaves = choose(&input, offered.collect(), fields)?;
+            candidates.into_iter().map(|Candidate { name, is_default, leaf, .. }| (name, is_default, leaf));
+        let leaves = choose(&input, offered.collect(), &fields)?;
         let is_stream = matches!(messages, Messages::Stream { .. });
         Ok(Self { input, messages, leaves, buffers, is_stream, state: header_digest(&digested) })
     }
@@ -106,10 +111,11 @@ impl ArrowFile {
             else {
                 continue;
             };
-            if index.id != id {
+            if index.id != id || leaf.nulls == LeafNulls::Mask {
                 continue;
             }
             let batch = Batch::new(&self.input, message, 0, &data, buffers)?;
+            batch.refuse_null_entries(values)?;
             let found = batch.places(values, column, writer, dictionaries)?.list(batch.rows);
             let entries = dictionaries.entry((column, id)).or_default();
             if !is_delta {
@@ -197,6 +203,6 @@ impl Container for ArrowFile {
 #[doc(hidden)]
 pub fn index_of_bytes(file: Vec<u8>) -> Result<Vec<u8>, Error> {
     let source: std::sync::Arc<dyn crate::file::ReadAt> = std::sync::Arc::new(file);
-    let file = ArrowFile::new(Input::from_source(Path::new("memory.arrow"), source)?, &[])?;
+    let file = ArrowFile::new(Input::from_source(Path::new("memory.arrow"), source)?, &[], Nulls::Raise)?;
     crate::container::index_alone(crate::Format::Arrow, &file)
 }

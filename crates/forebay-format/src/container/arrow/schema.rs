@@ -15,6 +15,8 @@ const MAX_FIELDS: usize = 1 << 16;
 pub(super) struct SchemaField {
     pub(super) name: String,
     pub(super) kind: Kind,
+    /// Whether it may have nulls.
+    pub(super) is_nullable: bool,
     /// Where values are numbers of entries of a dictionary.
     pub(super) dictionary: Option<DictionaryIndex>,
     pub(super) children: Vec<SchemaField>,
@@ -119,7 +121,8 @@ fn read_field(
     if wanted.is_some_and(|wanted| wanted != children.len()) {
         return Err(Malformed("a field with the wrong number of children"));
     }
-    Ok(SchemaField { name: field.text(0)?.to_owned(), kind, dictionary, children, extension })
+    let is_nullable = field.u8(1, 0)? != 0;
+    Ok(SchemaField { name: field.text(0)?.to_owned(), kind, is_nullable, dictionary, children, extension })
 }
 
 fn read_index(dictionary: &Table<'_>) -> Result<DictionaryIndex, Malformed> {

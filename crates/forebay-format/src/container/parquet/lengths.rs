@@ -5,8 +5,11 @@
 //! list.
 
 use super::schema::ParquetField;
-use crate::codec::CodecError;
 use crate::codec::parquet::{Records, Sink};
+use crate::codec::{CodecError, ParquetNulls};
+
+/// The first row with a null, and whether the row is null or an item of its list.
+pub(super) type FirstNull = (u64, bool);
 
 /// Collects the lengths of the rows of a column chunk.
 pub(super) struct Lengths<'a> {
@@ -17,8 +20,7 @@ pub(super) struct Lengths<'a> {
     items: Vec<u64>,
     /// Rows so far.
     rows: u64,
-    /// The first row with a null.
-    null: Option<u64>,
+    null: Option<FirstNull>,
 }
 
 impl<'a> Lengths<'a> {
@@ -26,8 +28,8 @@ impl<'a> Lengths<'a> {
         Self { field, strings: Vec::new(), items: Vec::new(), rows: 0, null: None }
     }
 
-    /// The first row with a null.
-    pub(super) fn null(&self) -> Option<u64> {
+    /// The first null.
+    pub(super) fn null(&self) -> Option<FirstNull> {
         self.null
     }
 
@@ -87,11 +89,12 @@ impl Sink for Lengths<'_> {
     }
 
     fn records(&mut self, records: &Records<'_>) -> Result<(), CodecError> {
-        let ParquetField { definition, repetition, list_definition, .. } = *self.field;
+        let ParquetField { definition, repetition, list_definition, nulls, .. } = *self.field;
+        let are_refused = nulls == ParquetNulls::None;
         if repetition == 0 {
-            if records.values < records.rows {
+            if records.values < records.rows && are_refused {
                 let place = records.definition.iter().position(|level| *level < definition).unwrap_or(0);
-                self.null.get_or_insert(self.rows + place as u64);
+                self.null.get_or_insert((self.rows + place as u64, true));
             }
             self.rows += records.rows as u64;
             return Ok(());
@@ -112,8 +115,9 @@ impl Sink for Lengths<'_> {
                     return Err(self.wrong(format!("others in row {row} of the row group")));
                 }
                 *self.items.last_mut().expect("just looked at") += 1;
-            } else if defined != list_definition || *level > 0 {
-                self.null.get_or_insert(row);
+            } else if *level > 0 || defined > list_definition || defined < list_definition && are_refused {
+                let is_row = defined < list_definition && self.field.lists.is_empty();
+                self.null.get_or_insert((row, is_row));
             }
         }
         Ok(())
@@ -137,6 +141,7 @@ mod tests {
             repetition,
             list_definition: 1,
             lists: lists.to_vec(),
+            nulls: ParquetNulls::None,
         }
     }
 
@@ -144,7 +149,7 @@ mod tests {
         field: &ParquetField,
         definition: &[i16],
         repetition: &[i16],
-    ) -> Result<(Vec<u64>, Option<u64>), CodecError> {
+    ) -> Result<(Vec<u64>, Option<FirstNull>), CodecError> {
         let mut found = Lengths::new(field);
         let rows = repetition.iter().filter(|level| **level == 0).count();
         let values = definition.iter().filter(|level| **level == field.definition).count();
@@ -162,8 +167,15 @@ mod tests {
 
     #[test]
     fn null_lists_and_null_items_are_found_by_row() {
-        assert_eq!(lengths(&field(&[], 1), &[3, 0], &[0, 0]).expect("levels").1, Some(1));
-        assert_eq!(lengths(&field(&[], 1), &[3, 3, 2], &[0, 0, 1]).expect("levels").1, Some(1));
+        assert_eq!(lengths(&field(&[], 1), &[3, 0], &[0, 0]).expect("levels").1, Some((1, true)));
+        assert_eq!(lengths(&field(&[], 1), &[3, 3, 2], &[0, 0, 1]).expect("levels").1, Some((1, false)));
+    }
+
+    #[test]
+    fn null_lists_are_empty_where_a_mask_tells_them_and_null_items_are_found() {
+        let masked = ParquetField { nulls: ParquetNulls::Zeros, ..field(&[], 1) };
+        assert_eq!(lengths(&masked, &[3, 0, 1], &[0, 0, 0]).expect("levels"), (vec![4, 0, 0], None));
+        assert_eq!(lengths(&masked, &[3, 3, 2], &[0, 0, 1]).expect("levels").1, Some((1, false)));
     }
 
     #[test]

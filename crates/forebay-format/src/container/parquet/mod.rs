@@ -22,13 +22,13 @@ use self::schema::ParquetField;
 use crate::codec::parquet::pages::most_values;
 use crate::codec::parquet::thrift::Malformed;
 use crate::codec::parquet::{compression, read};
-use crate::codec::{Codec, ParquetColumn};
+use crate::codec::{Codec, ParquetColumn, ParquetNulls};
 use crate::container::arrow::ArrowFields;
-use crate::container::columns::{choose, null_error};
+use crate::container::columns::{choose, null_error, with_masks};
 use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
-use crate::{Error, OpenOptions};
+use crate::{Error, Nulls, OpenOptions};
 
 /// Key of the Arrow schema in the footer, which most writers keep there.
 const ARROW_SCHEMA: &str = "ARROW:schema";
@@ -75,10 +75,10 @@ fn state_of(footer: &[u8], always_compressed: bool) -> ShardState {
 impl ParquetFile {
     /// Opens a file and reads its footer.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
-        Self::new(Input::open(path)?, &options.fields)
+        Self::new(Input::open(path)?, &options.fields, options.nulls)
     }
 
-    fn new(input: Input, fields: &[String]) -> Result<Self, Error> {
+    fn new(input: Input, fields: &[String], nulls: Nulls) -> Result<Self, Error> {
         let (start, footer) = footer::read(&input)?;
         let broken = |found: String| input.corrupt(start, "Parquet footer", "valid metadata", found);
         let used = footer::used(&footer).map_err(|Malformed(found)| broken(found.to_owned()))?;
@@ -90,8 +90,13 @@ impl ParquetFile {
         let arrow = entries.into_iter().flatten().find(|entry| entry.key == ARROW_SCHEMA);
         let arrow =
             arrow.and_then(|entry| entry.value.as_deref()).map(ArrowFields::of_base64).unwrap_or_default();
-        let offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow);
-        let columns = choose(&input, offered, fields)?;
+        let mut offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow);
+        let mut fields = fields.to_vec();
+        if nulls == Nulls::Mask {
+            offered = schema::with_masks(offered);
+            fields = with_masks(&fields, |name| offered.iter().any(|(offered, ..)| offered == name));
+        }
+        let columns = choose(&input, offered, &fields)?;
         let always_compressed = is_always_compressed(metadata.file_metadata().created_by());
         let state = state_of(&footer, always_compressed);
         let file = Self { input, metadata, columns, always_compressed, state };
@@ -177,6 +182,7 @@ impl ParquetFile {
             definition: field.definition,
             repetition: field.repetition,
             always_compressed: self.always_compressed,
+            nulls: field.nulls,
         };
         let what = || format!("chunk of column {:?}", field.field.name);
         let claimed = chunk.statistics().and_then(Statistics::null_count_opt);
@@ -184,7 +190,11 @@ impl ParquetFile {
         if is_plain && (chunk.num_values() as u64 != rows) {
             return Err(self.input.corrupt(place.0, what(), format!("{rows} values"), chunk.num_values()));
         }
-        let lengths = if is_plain && (field.definition == 0 || claimed == Some(0)) {
+        let lengths = if matches!(field.nulls, ParquetNulls::Mask(_)) {
+            RowLengths::All(1)
+        } else if is_plain
+            && (field.definition == 0 || claimed == Some(0) || field.nulls != ParquetNulls::None)
+        {
             RowLengths::All(u64::from(field.item_bytes))
         } else {
             let mut encoded = vec![0; place.1 as usize];
@@ -193,8 +203,8 @@ impl ParquetFile {
             let broken = |error| self.input.corrupt(place.0, what(), "its pages", error);
             read(&codec, &encoded, &mut found).map_err(broken)?;
             found.end().map_err(broken)?;
-            if let Some(row) = found.null() {
-                return Err(null_error(&self.input, &field.field.name, first_row + row));
+            if let Some((row, is_row)) = found.null() {
+                return Err(null_error(&self.input, &field.field.name, first_row + row, is_row));
             }
             if found.rows() != rows {
                 return Err(self.input.corrupt(place.0, what(), format!("{rows} rows"), found.rows()));
@@ -317,6 +327,6 @@ impl Container for ParquetFile {
 #[doc(hidden)]
 pub fn index_of_bytes(file: Vec<u8>) -> Result<Vec<u8>, Error> {
     let source: std::sync::Arc<dyn crate::file::ReadAt> = std::sync::Arc::new(file);
-    let file = ParquetFile::new(Input::from_source(Path::new("memory.parquet"), source)?, &[])?;
+    let file = ParquetFile::new(Input::from_source(Path::new("memory.parquet"), source)?, &[], Nulls::Raise)?;
     crate::container::index_alone(crate::Format::Parquet, &file)
 }

@@ -7,7 +7,9 @@ use forebay_types::{Dtype, Field, Layout};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type};
 
+use crate::codec::ParquetNulls;
 use crate::container::arrow::ArrowFields;
+use crate::container::columns::mask_name;
 
 /// Deepest nesting of groups.
 const MAX_DEPTH: usize = 64;
@@ -28,6 +30,36 @@ pub(super) struct ParquetField {
     /// Lengths of the lists around a value, from the outermost; empty where they vary, or without
     /// lists.
     pub(super) lists: Vec<u64>,
+    pub(super) nulls: ParquetNulls,
+}
+
+impl ParquetField {
+    /// The column that tells which rows have a value, if it may have nulls.
+    fn mask(&self) -> Option<Self> {
+        let there = if self.repetition == 0 { self.definition } else { self.list_definition };
+        let is_masked = there > 0 && self.lists.is_empty();
+        is_masked.then(|| Self {
+            field: Field::new(mask_name(&self.field.name), Dtype::Bool, Layout::Dense(Vec::new())),
+            nulls: ParquetNulls::Mask(there),
+            ..self.clone()
+        })
+    }
+}
+
+/// The fields, and after each that may have nulls that of its mask.
+pub(super) fn with_masks(candidates: Vec<Candidate>) -> Vec<Candidate> {
+    let mut found = Vec::with_capacity(2 * candidates.len());
+    for (name, is_default, column) in candidates {
+        match column.as_ref().ok().and_then(ParquetField::mask) {
+            None => found.push((name, is_default, column)),
+            Some(mask) => {
+                let column = column.map(|column| ParquetField { nulls: ParquetNulls::Zeros, ..column });
+                found.push((name, is_default, column));
+                found.push((mask.field.name.clone(), is_default, Ok(mask)));
+            }
+        }
+    }
+    found
 }
 
 /// A field that the file offers: name, whether it is a default, and the column or what is not read.
@@ -173,6 +205,7 @@ impl Walk<'_> {
             repetition: column.max_rep_level(),
             list_definition: *list_definition,
             lists: lengths,
+            nulls: ParquetNulls::None,
         })
     }
 }
