@@ -164,10 +164,27 @@ fn a_damaged_or_newer_sidecar_is_passed_over_with_the_reason() {
     let warning = the_warning(&dataset, &scratch.cache());
     assert!(warning.contains("it is damaged: length of the file"), "{warning}");
     let mut bytes = sound;
-    bytes[8] = 2;
+    bytes[8] = 3;
     write(&bytes);
     let warning = the_warning(&dataset, &scratch.cache());
-    assert!(warning.contains("sidecar ignored: it has version 2; this Forebay reads version 1"), "{warning}");
+    assert!(warning.contains("sidecar ignored: it has version 3; this Forebay reads version 2"), "{warning}");
+}
+
+#[test]
+fn a_sidecar_of_an_earlier_version_is_passed_over_and_no_warning_in_the_users_own_cache() {
+    let scratch = Scratch::new();
+    let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
+    let mut bytes = build(&dataset).bytes;
+    bytes[8] = 1;
+    dataset.write_sidecar(&bytes, SidecarLocation::Cache, &scratch.cache()).expect("written");
+    let lookup = dataset.find_sidecar(&scratch.cache());
+    assert_eq!((lookup.found, lookup.warnings), (None, Vec::new()));
+    let expected = "sidecar ignored: it has version 1; this Forebay reads version 2";
+    let [reason] = &lookup.stale[..] else { panic!("{:?}", lookup.stale) };
+    assert!(reason.contains(expected), "{reason}");
+    dataset.write_sidecar(&bytes, SidecarLocation::Beside, &scratch.cache()).expect("written");
+    let warnings = dataset.find_sidecar(&scratch.cache()).warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
 }
 
 #[test]

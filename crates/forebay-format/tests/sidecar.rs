@@ -250,7 +250,7 @@ fn what_is_wrong_with_a_sidecar_is_said() {
     let text = fault(changed(0, 0), FINGERPRINT);
     assert!(text.contains("it is not a sidecar"), "{text}");
     let text = fault(changed(8, 9), FINGERPRINT);
-    assert!(text.ends_with("it has version 9; this Forebay reads version 1"), "{text}");
+    assert!(text.ends_with("it has version 9; this Forebay reads version 2"), "{text}");
     let text = fault(sound.clone(), 8);
     assert!(text.contains("it is stale: expected fingerprint 00000000000000000000000000000008"), "{text}");
     let text = fault(changed(33, 1), FINGERPRINT);

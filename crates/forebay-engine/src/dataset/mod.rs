@@ -217,7 +217,10 @@ impl IndexedDataset {
         }
         let lookup = self.dataset.find_sidecar(&CachePolicy::from_environment());
         for reason in &lookup.stale {
-            tracing::info!(reason, "the files were rewritten: their index is built again");
+            tracing::info!(
+                reason,
+                "the index is built again: the files were rewritten, or it is of an earlier version"
+            );
         }
         for warning in &lookup.warnings {
             tracing::info!(reason = warning, "a sidecar is rejected");

@@ -70,8 +70,8 @@ pub struct Lookup {
     pub found: Option<FoundSidecar>,
     /// Why others were skipped.
     pub warnings: Vec<String>,
-    /// Sidecars of earlier states of the data in the user's cache directory: the user has rewritten
-    /// files, so nothing is wrong.
+    /// Sidecars of earlier states of the data, or of an earlier version, in the user's cache
+    /// directory: the user has rewritten files or has a newer Forebay, so nothing is wrong.
     pub stale: Vec<String>,
 }
 
@@ -175,10 +175,13 @@ impl Dataset {
     /// skipped with a warning.
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
         let mut stale = Vec::new();
+        let is_earlier = |error: &SidecarError| match error {
+            SidecarError::Stale { .. } | SidecarError::Outdated { .. } => true,
+            SidecarError::Version { expected, found } => found < expected,
+            _ => false,
+        };
         let check = |place, path: &Path, bytes| match self.checked_sidecar(bytes) {
-            Err(error @ (SidecarError::Stale { .. } | SidecarError::Outdated { .. }))
-                if place == SidecarLocation::Cache =>
-            {
+            Err(error) if place == SidecarLocation::Cache && is_earlier(&error) => {
                 stale.push(format!("{}: sidecar ignored: {error}", path.display()));
                 Ok(None)
             }

@@ -45,7 +45,7 @@ pub(crate) use writer::{NameTable, NameTableWriter};
 pub(crate) const MAGIC: [u8; 8] = *b"\x8fFOREBAY";
 
 /// The version that is written, and the only one that is read.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Records per block.
 ///
