@@ -46,6 +46,7 @@ def begin(pool, nodes, path, preset, each=lambda rank: {}, function=work.deliver
         "order": "sequential",
         "strategy": preset,
         "memory": "16MiB",
+        "last_batch": "fill",
         **(more or {}),
     }
     return pool.begin(len(nodes), function, each, nodes=nodes, path=path, options=options, **arguments)

@@ -66,7 +66,9 @@ def shuffled(pool, tier_data):
 def test_each_step_has_the_samples_of_shuffle_on_any_nodes(pool, tier_data, shuffled, kind, nodes):
     found = deliver(pool, tier_data, kind, nodes)
     assert global_steps(found) == shuffled[0][kind]
-    assert {len(ids) for one in found for ids, _ in one["steps"]} == {3}
+    # A step that 12 samples do not fill is shared out evenly.
+    for step in zip(*([len(ids) for ids, _ in one["steps"]] for one in found), strict=True):
+        assert max(step) <= min(3, min(step) + 1)
     # With one sample per rank and step, a digest is that of a sample.
     single = deliver(pool, tier_data, kind, nodes, batch=4, epochs=1)
     for one in single:

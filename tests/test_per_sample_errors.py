@@ -133,7 +133,7 @@ def test_with_skip_a_sample_that_fails_is_replaced_by_the_one_before_it(make, sa
         batches = list(loader)
     flat = [number for batch in batches for number in batch.indices.tolist()]
     replaced = {0: 98, 17: 16, 18: 16, 99: 98}
-    assert flat[:100] == [replaced.get(number, number) for number in range(100)]
+    assert flat == [replaced.get(number, number) for number in range(100)]
     plain = {
         number: bytes(row)
         for batch in make(name="plain")
@@ -143,8 +143,7 @@ def test_with_skip_a_sample_that_fails_is_replaced_by_the_one_before_it(make, sa
         assert batch["n"].tolist() == batch.indices.tolist()
         for number, row in zip(batch.indices.tolist(), batch["data"], strict=True):
             assert bytes(row) == plain[number]
-    # The last step wraps around to sample 0.
-    assert loader.stats()["replaced_samples"] == 5
+    assert loader.stats()["replaced_samples"] == 4
     assert dict(loader.bad_samples()) == {
         number: f"sample= raised ValueError: broken {number}" for number in replaced
     }

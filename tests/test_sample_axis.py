@@ -222,7 +222,7 @@ def test_inspect_shows_how_samples_were_counted(capsys, tmp_path, small_lmdb):
     assert (found["samples"], found["counted_by"]) == (36, "first axis")
     assert "sample_axis=None" in found["warnings"][0]
     _, out, _ = run(capsys, "inspect", pattern, "--sample-axis", "0")
-    assert "first axis" in next(line for line in out.splitlines() if line.startswith("counted_by"))
+    assert "first axis" in next(line for line in out.splitlines() if line.startswith("samples"))
     assert json.loads(run(capsys, "inspect", small_lmdb, "--json")[1])["counted_by"] == "record"
 
 
