@@ -69,10 +69,10 @@ def test_each_step_has_the_samples_of_shuffle_on_any_nodes(pool, tier_data, shuf
     # A step that 12 samples do not fill is shared out evenly.
     for step in zip(*([len(ids) for ids, _ in one["steps"]] for one in found), strict=True):
         assert max(step) <= min(3, min(step) + 1)
-    # With one sample per rank and step, a digest is that of a sample.
+    # With one sample per rank and step, a digest is that of a sample; in the last step some have two.
     single = deliver(pool, tier_data, kind, nodes, batch=4, epochs=1)
     for one in single:
-        for ids, digest in one["steps"]:
+        for ids, digest in one["steps"][:-1]:
             assert digest == shuffled[1][kind][ids[0]]
 
 

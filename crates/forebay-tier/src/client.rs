@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// Deletes what nobody uses of what is at or below a path; as [`Connection::clear`].
+    /// Deletes unused copies of what is at or below a path; as [`Connection::clear`].
     ///
     /// # Errors
     /// The daemon is gone.

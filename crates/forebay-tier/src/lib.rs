@@ -39,6 +39,7 @@ mod own_mounts;
 mod path_json;
 mod probe;
 mod protocol;
+mod read_all;
 mod run_client;
 mod run_options;
 mod sampled;

@@ -54,8 +54,8 @@ pub(crate) enum Request {
     Runs,
     /// Tell what the levels hold.
     Usage,
-    /// Delete a slab that nobody uses from the level whose directory has this device and inode; or
-    /// all copies that nobody uses of what is at or below a path.
+    /// Delete an unused slab from the level whose directory has this device and inode; or all
+    /// unused copies of what is at or below a path.
     Clear {
         directory: (u64, u64),
         #[serde(with = "crate::path_json::optional")]

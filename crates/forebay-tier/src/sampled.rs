@@ -10,8 +10,9 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use rustix::io::Errno;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::read_all::read_all;
 
 /// Length of a block of a sample \[bytes\].
 pub const BLOCK_BYTES: u64 = 4096;
@@ -22,7 +23,7 @@ pub(crate) const BYTES_PER_BLOCK: u64 = 8 << 20;
 /// Blocks of one file, at most.
 const MAX_BLOCKS: u64 = 16;
 
-/// How many blocks stand for so many bytes.
+/// How many blocks stand for a number of bytes.
 #[must_use]
 pub(crate) fn sample_blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_BLOCK).min(MAX_BLOCKS)
@@ -38,7 +39,7 @@ pub(crate) fn pick(seed: u64, number: u64, below: u64) -> u64 {
     xxh3_64(&words) % below
 }
 
-/// The blocks of the sample of a file of so many bytes.
+/// The blocks of the sample of a file of this size.
 #[must_use]
 pub fn sampled_blocks(bytes: u64, seed: u64) -> Vec<Range<u64>> {
     let blocks = bytes.div_ceil(BLOCK_BYTES);
@@ -49,7 +50,7 @@ pub fn sampled_blocks(bytes: u64, seed: u64) -> Vec<Range<u64>> {
     (0..sample_blocks(bytes)).map(block).collect()
 }
 
-/// A checksum of the sample of an open file of so many bytes: the same for the same bytes and seed.
+/// A checksum of the sample of an open file of this size: the same for the same bytes and seed.
 ///
 /// # Errors
 /// Those of the system; a file that is shorter.
@@ -62,20 +63,6 @@ pub fn sampled_checksum(file: impl AsFd, bytes: u64, seed: u64) -> io::Result<u1
         hash.update(into);
     }
     Ok(hash.digest128())
-}
-
-/// Reads all of `into` from `offset` on.
-pub(crate) fn read_all(file: impl AsFd, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(&file, &mut into[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
 use crate::client::{Attached, Client};
 use crate::entry::{Entry, SlotId};
-use crate::sampled::{BLOCK_BYTES, pick, read_all, sample_blocks};
+use crate::read_all::read_all;
+use crate::sampled::{BLOCK_BYTES, pick, sample_blocks};
 use crate::source_watch::now_ns;
 use crate::tiered_files::good_pieces;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::read_all::read_all;
 
 /// A storage that holds slabs: files of slots, each slot for one chunk.
 ///
@@ -39,17 +39,7 @@ pub trait LevelStorage: Send + Sync {
 
     /// Reads all of `into` from `offset` on.
     fn read(&self, slab: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let file = self.open(slab, false)?;
-        let mut done = 0;
-        while done < into.len() {
-            match rustix::io::pread(&file, &mut into[done..], offset + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        read_all(self.open(slab, false)?, offset, into)
     }
 
     /// Writes all of `bytes` at `offset`, which is reserved: a slab that is shorter is an error, as

@@ -21,7 +21,7 @@ _SAMPLE_WORDS = {
     *("episode", "demo", "traj", "trajectory"),
 }
 
-# So many groups of one kind are samples if there are more than rows.
+# From this number on, groups of one kind are samples if there are more of them than rows.
 _MANY = 16
 
 

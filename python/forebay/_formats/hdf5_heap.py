@@ -21,7 +21,7 @@ REFERENCE = np.dtype([("items", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _COLLECTION = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HH4xQ")
 
-# Headers of objects are read so many bytes at a time: as many as small collections have.
+# Bytes of headers of objects that are read at a time: as many as small collections have.
 _BLOCK_BYTES = 4096
 
 # Address of what was never written.

@@ -273,7 +273,7 @@ impl Cache {
         for key in &*keys {
             let known = self.sources.get_mut(key).expect("it was just made");
             if known.users == 0 {
-                // What nobody used may have been damaged since it was written or compared.
+                // Copies without a user may have been damaged since they were written or compared.
                 let on_disk = known.copies.values_mut().filter(|copy| copy.sums.is_some());
                 on_disk.for_each(|copy| copy.is_unverified = true);
             }

@@ -14,7 +14,7 @@ use crate::daemon::file_store::FileStore;
 use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
 use crate::error::TierError;
 use crate::protocol::{LevelUsage, SourceUsage};
-use crate::sampled::read_all;
+use crate::read_all::read_all;
 use crate::slab_files::SlabFiles;
 use crate::source::{SourceKey, SourceState};
 use crate::storage::LevelStorage;

@@ -102,7 +102,7 @@ pub(super) struct FoundFiles {
     pub(super) next: u64,
 }
 
-/// A copy of a whole file that a log tells of.
+/// A copy of a whole file that a log names.
 pub(super) struct FoundFile {
     pub(super) copy: FileCopyRecord,
     /// Whether it was logged since the machine was started.

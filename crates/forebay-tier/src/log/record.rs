@@ -115,7 +115,7 @@ pub enum Record {
     },
 }
 
-/// The times of a copy of a file. Whoever changes the copy changes them.
+/// The times of a copy of a file. Each change of the copy changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileTimes {
     /// `st_mtim` in nanoseconds.

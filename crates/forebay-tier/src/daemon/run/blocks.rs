@@ -1,6 +1,5 @@
 //! The blocks in which a copy is made.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
@@ -32,20 +31,6 @@ pub(super) fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Resu
             Ok(count) => done += count,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Reads all of `into` from `offset` on.
-pub(super) fn read_all(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(file, &mut into[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(())

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use forebay_table::{CopyIdentity, Identity};
 
-use super::blocks::{BLOCK_BYTES, CopyProblem, extent, read_all, write_all};
+use super::blocks::{BLOCK_BYTES, CopyProblem, extent, write_all};
 use super::file_facts::{copy_identity, source_file};
 use crate::daemon::files::CopyId;
+use crate::read_all::read_all;
 use crate::thread_priority::lower_own_priority;
 
 /// Threads of a run.

@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::blocks::read_all;
+use crate::read_all::read_all;
 use crate::run_options::Fetch;
 
 /// How it is found out whether bytes of a file are in memory.
