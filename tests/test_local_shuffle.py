@@ -69,7 +69,7 @@ def test_each_step_has_the_samples_of_shuffle_on_any_nodes(pool, tier_data, shuf
     # A step that 12 samples do not fill is shared out evenly.
     for step in zip(*([len(ids) for ids, _ in one["steps"]] for one in found), strict=True):
         assert max(step) <= min(3, min(step) + 1)
-    # With one sample per rank and step, a digest is that of a sample; in the last step some have two.
+    # With one sample per rank and step, a digest is that of a sample; the last step may have two.
     single = deliver(pool, tier_data, kind, nodes, batch=4, epochs=1)
     for one in single:
         for ids, digest in one["steps"][:-1]:
