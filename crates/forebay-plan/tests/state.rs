@@ -25,10 +25,9 @@ fn loader(kind: Kind, ranks: u64) -> OrderState {
     OrderState::new(Order::new(spec).unwrap(), "f1".into())
 }
 
-/// The same in `local-shuffle`, with these ranks on each node.
-fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
+/// An order of the ranks of these nodes, and what each of the nodes holds.
+fn on_nodes(kind: Kind, nodes: &[&[u32]]) -> (Order, Arc<NodeShares>) {
     let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
-    let kind = Kind::LocalShuffle { steps };
     let spec = OrderSpec {
         kind,
         last_batch: LastBatch::Fill,
@@ -41,32 +40,20 @@ fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
     let units: Vec<ShareUnit> =
         (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
     let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
-    let order = Order::new(spec).unwrap();
-    let order = match nodes.len() {
-        1 => order,
-        _ => order.on_nodes(Arc::new(NodeShares::new(1000, &units, &nodes, 1))),
-    };
+    (Order::new(spec).unwrap(), Arc::new(NodeShares::new(1000, &units, &nodes, 1)))
+}
+
+/// The same in `local-shuffle`, with these ranks on each node.
+fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
+    let (order, shares) = on_nodes(Kind::LocalShuffle { steps }, nodes);
+    let order = if nodes.len() == 1 { order } else { order.on_nodes(shares) };
     OrderState::new(order, "f1".into())
 }
 
 /// The same in `opportunistic`, where every `streamed`-th unit is streamed.
 fn opportunistic_loader(window: u64, nodes: &[&[u32]], streamed: usize) -> OrderState {
-    let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
-    let kind = Kind::Opportunistic { window };
-    let spec = OrderSpec {
-        kind,
-        last_batch: LastBatch::Fill,
-        seed: 7,
-        samples: 1000,
-        batch: 48 / ranks,
-        ranks,
-        lanes: None,
-    };
-    let units: Vec<ShareUnit> =
-        (0..100).map(|unit| ShareUnit { first_sample: SampleId(10 * unit), bytes: 10 }).collect();
-    let nodes: Vec<Vec<Rank>> = nodes.iter().map(|ranks| ranks.iter().copied().map(Rank).collect()).collect();
-    let shares = Arc::new(NodeShares::new(1000, &units, &nodes, 1));
-    let order = Order::new(spec).unwrap().with_residents(shares, |unit| unit % streamed != 0);
+    let (order, shares) = on_nodes(Kind::Opportunistic { window }, nodes);
+    let order = order.with_residents(shares, |unit| unit % streamed != 0);
     OrderState::new(order, "f1".into())
 }
 

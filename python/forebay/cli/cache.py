@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
 @click.option(
     "--against-source",
     is_flag=True,
-    help="Compare the copies with their sources as well: reads as much of the sources as is copied.",
+    help="Compare the copies with the bytes of their sources instead: reads as much of the sources as is copied.",
 )
 @click.option("--drop", is_flag=True, help="Drop copies that differ from their sources.")
 @as_json
@@ -144,20 +145,15 @@ def verify(tiers: tuple[Path, ...], against_source: bool, drop: bool, as_json: b
     Example: forebay cache verify --against-source --drop
     """
     from forebay import _native
-    from forebay.cli.output import bytes_text, print_json, progress
+    from forebay.cli.output import bytes_text, print_json
 
     if drop and not against_source:
         raise click.UsageError("--drop is for --against-source")
-    found: dict[str, Any] = {}
     paths = _paths(tiers, _daemon())
     if against_source:
         _compare(paths, drop, as_json)
         return
-    with progress() as report:
-        for tier in paths:
-            answer = _native.verify_tier(tier, progress=report)
-            if answer is not None:
-                found[str(tier)] = json.loads(answer)
+    found = _each_tier(paths, _native.verify_tier)
     if as_json:
         print_json({"tiers": found})
     else:
@@ -178,17 +174,25 @@ def verify(tiers: tuple[Path, ...], against_source: bool, drop: bool, as_json: b
         raise SystemExit(1)
 
 
-def _compare(paths: list[Path], drop: bool, as_json: bool) -> None:
-    """Compare the copies of tiers with their sources."""
-    from forebay import _native
-    from forebay.cli.output import bytes_text, print_json, progress
+def _each_tier(paths: list[Path], check: Callable[..., str | None]) -> dict[str, Any]:
+    """Check tiers, and return what was found of those that hold copies."""
+    from forebay.cli.output import progress
 
     found: dict[str, Any] = {}
     with progress() as report:
         for tier in paths:
-            answer = _native.compare_tier(tier, progress=report)
+            answer = check(tier, progress=report)
             if answer is not None:
                 found[str(tier)] = json.loads(answer)
+    return found
+
+
+def _compare(paths: list[Path], drop: bool, as_json: bool) -> None:
+    """Compare the copies of tiers with their sources."""
+    from forebay import _native
+    from forebay.cli.output import bytes_text, print_json
+
+    found = _each_tier(paths, _native.compare_tier)
     for name, compared in found.items():
         differing = compared["differing"]
         compared["dropped"] = bool(drop and differing)

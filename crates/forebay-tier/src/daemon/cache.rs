@@ -518,9 +518,8 @@ impl Cache {
         }
     }
 
-    /// Deletes the copies of what is at or below a path, and that nobody uses, from a level;
-    /// returns the space that was given back \[bytes\]. Slots in slabs of other sources, too, stay
-    /// taken.
+    /// Deletes the unused copies of what is at or below a path from a level; returns the space that
+    /// was given back \[bytes\]. Slots in slabs that hold other sources as well stay taken.
     pub fn clear_source(&mut self, number: u8, path: &Path) -> u64 {
         let is_wanted = |source: &SourceCopies| source.users == 0 && source.about.is_below(path);
         let wanted: HashSet<SourceKey> =
