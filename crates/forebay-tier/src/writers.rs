@@ -2,8 +2,8 @@
 //!
 //! Times of a file say little of a mapping: a page that is dirty takes further stores without a new
 //! time, on `tmpfs` for as long as it is mapped. The kernel grants a read lease (`F_SETLEASE`) only
-//! if no program has the file open for writing, and a mapping keeps its file open. The lease is given
-//! back at once.
+//! if no program has the file open for writing, and a mapping keeps its file open. The lease is
+//! given back at once.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
