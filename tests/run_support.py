@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from preload_support import Copies
+from preload_support import Copies, run
 from support import DEADLINE_S
 
 # Arguments: what the session needs as JSON, then the command line.
@@ -115,3 +115,13 @@ class Runs:
     def calls(self):
         """Return what was called of the session."""
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+
+def run_with_tier(tier, source, *command, options=(), size="64MiB"):
+    """Run a program in a directory with a tier; return its output and the JSON of the run."""
+    summary = tier.parent / "summary.json"
+    where = ["--tier", f"{tier}:{size}", "--source", source, "--json", summary]
+    words = [sys.executable, "-m", "forebay", "run", *where, *options, "--", *command]
+    output, errors, status = run(words, cwd=source)
+    assert status == 0, errors
+    return output, json.loads(summary.read_text())["run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 import support
 from preload_support import run
+from run_support import run_with_tier
 from tier_support import settle
 
 FILES, FILE_BYTES = 4, 10_000
@@ -136,12 +136,8 @@ def job(daemon, data, tmp_path, monkeypatch):
     tier = tmp_path / "tier"
     tier.mkdir()
 
-    def begin(*command, options=()):
-        summary = tmp_path / "summary.json"
-        words = ["run", "--tier", f"{tier}:64MiB", "--source", data, "--json", summary, *options, "--"]
-        done = run([sys.executable, "-m", "forebay", *words, *command], cwd=data)
-        assert done[2] == 0, done[1]
-        return done[0], json.loads(summary.read_text())["run"]
+    def begin(*command, **more):
+        return run_with_tier(tier, data, *command, **more)
 
     begin.copies = tier / f"forebay-{os.geteuid()}" / "v1" / "files"
     return begin

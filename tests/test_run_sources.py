@@ -13,6 +13,7 @@ import pytest
 
 import support
 from preload_support import run
+from run_support import run_with_tier
 from tier_support import settle
 
 SIZE = 5000
@@ -55,17 +56,7 @@ def job(daemon, base, tmp_path, monkeypatch):
     monkeypatch.setenv("FOREBAY_TIERS_IDLE", "60")
     tier = tmp_path / "tier"
     tier.mkdir()
-    number = iter(range(99))
-
-    def begin(source, *command, options=(), size="64MiB"):
-        summary = tmp_path / f"{next(number)}.json"
-        where = ["--tier", f"{tier}:{size}", "--source", base / source, "--json", summary]
-        words = [sys.executable, "-m", "forebay", "run", *where, *options, "--", *command]
-        done = run(words, cwd=base / source)
-        assert done[2] == 0, done[1]
-        return done[0], json.loads(summary.read_text())["run"]
-
-    return begin
+    return lambda source, *command, **more: run_with_tier(tier, base / source, *command, **more)
 
 
 def python(program):
