@@ -14,6 +14,8 @@
 //!   ([`plan_into`]) from `runs` of neighbours, `decode_plan` does the same for units that have to
 //!   be decoded. `random_reads` plans the reads of samples by id, for one process
 //!   ([`RandomReads`]).
+//! - `readers`: which blocks each reader of a node fills, and in which rank it runs;
+//!   `announce_window`: which blocks it asks the kernel for before ([`AnnounceWindow`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
@@ -33,6 +35,7 @@
 //! that is what replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
+mod announce_window;
 mod chunk_set;
 pub mod config;
 mod convergence;
@@ -53,6 +56,7 @@ mod permutation;
 mod placement;
 mod plan;
 mod random_reads;
+mod readers;
 mod reads;
 mod runs;
 mod schedule;
@@ -66,6 +70,7 @@ mod stream_memory;
 mod stream_sections;
 mod tier_forecast;
 
+pub use announce_window::AnnounceWindow;
 pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
@@ -78,6 +83,7 @@ pub use order::{KeptPermutations, Kind, LastBatch, Order, OrderError, OrderSpec,
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use random_reads::{RandomRead, RandomReads, read_threads};
+pub use readers::{home_of_reader, next_block_of_reader, reader_of_block};
 pub use reads::plan_into;
 pub use schedule::{Next, Schedule};
 pub use segment::{Demand, Segment};

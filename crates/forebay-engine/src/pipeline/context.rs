@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_format::{DecodedUnits, Index};
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
-use forebay_plan::{Kind, LocatorTask, Order};
+use forebay_plan::{Kind, LocatorTask, Order, home_of_reader};
 use forebay_tier::{Fill, TieredFiles};
 use forebay_types::{Extent, Rank, ShardId};
 
@@ -109,21 +109,17 @@ impl Context {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) != Presence::Gone)
     }
 
-    /// The local rank in which reader k of a session runs: ⌊k·ranks/readers⌋, plus the number of
-    /// its moves, or the next rank that is present. A rank that is leaving is present until storage
-    /// has answered its reads.
+    /// The local rank in which a reader of a session runs ([`home_of_reader`]). A rank that is
+    /// leaving is present until storage has answered its reads.
     ///
     /// All processes compute the same result: a rank that is gone does not return, and only the
     /// thread that runs the reader moves it.
     pub(crate) fn host(&self, reader: usize, session: SessionId) -> usize {
-        let ranks = self.region.layout().ranks;
+        let layout = self.region.layout();
         let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire))
             .step_in(session) as usize;
-        let nominal = reader * ranks / self.region.layout().readers + moves;
-        (0..ranks)
-            .map(|step| (nominal + step) % ranks)
-            .find(|rank| presence(&self.region.ranks()[*rank].left) != Presence::Gone)
-            .unwrap_or(nominal % ranks)
+        let is_present = |rank: usize| presence(&self.region.ranks()[rank].left) != Presence::Gone;
+        home_of_reader(reader, layout.readers, layout.ranks, moves, is_present)
     }
 
     /// First step that is not needed, as far as known: after the epochs of the options, and after

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_plan::{Plan, Segment};
+use forebay_plan::{Plan, Segment, next_block_of_reader};
 use forebay_types::Located;
 
 /// A planned segment.
@@ -192,8 +192,7 @@ impl PlanQueue {
         let list = self.lock();
         for planned in list.iter() {
             let Some(first) = planned.plan.blocks.first().map(|block| block.sequence) else { continue };
-            let from = sequence.max(first);
-            let wanted = from + (reader + readers - from % readers) % readers;
+            let wanted = next_block_of_reader(sequence.max(first), reader, readers);
             if let Some(place) = wanted.checked_sub(first)
                 && (place as usize) < planned.plan.blocks.len()
             {

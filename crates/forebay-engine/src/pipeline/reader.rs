@@ -1,6 +1,6 @@
 //! A reader: fills its blocks of the plan.
 //!
-//! Reader k of R takes the blocks q with q mod R = k, in order:
+//! It takes its blocks (`readers.rs` of forebay-plan) in order:
 //!
 //! 1. It publishes what it is about to overwrite, then waits until each rank is past that and the
 //!    earlier blocks in the same memory are filled.

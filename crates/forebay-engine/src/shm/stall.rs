@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_plan::reader_of_block;
 use forebay_types::Extent;
 
 use crate::shm::block_state::Presence;
@@ -188,7 +189,7 @@ impl Node {
         }
         match rank.doing {
             Doing::Reading(since_ns) => self.storage(Actor::Rank(local), since_ns, local),
-            Doing::Block(sequence) => self.reader_cause(sequence as usize % self.readers.len().max(1), seen),
+            Doing::Block(sequence) => self.reader_cause(reader_of_block(sequence, self.readers.len()), seen),
             Doing::Plan(step) => self.plan_cause(step, seen),
             Doing::OtherNodes => StallCause::OtherNodes,
             _ if local != self.own => StallCause::Rank { local, runs: true },
