@@ -16,6 +16,7 @@
 //!   ([`RandomReads`]).
 //! - `readers`: which blocks each reader of a node fills, and in which rank it runs;
 //!   `announce_window`: which blocks it asks the kernel for before ([`AnnounceWindow`]).
+//! - `plan_window`: when a segment is planned, and when planning ends ([`PlanWindow`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
@@ -55,6 +56,7 @@ mod order;
 mod permutation;
 mod placement;
 mod plan;
+mod plan_window;
 mod random_reads;
 mod readers;
 mod reads;
@@ -82,6 +84,9 @@ pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{KeptPermutations, Kind, LastBatch, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
+pub use plan_window::{
+    PlanWindow, SEGMENTS_AHEAD, may_end_planning, read_ahead_end, segments_ahead, wanted_end,
+};
 pub use random_reads::{RandomRead, RandomReads, read_threads};
 pub use readers::{home_of_reader, next_block_of_reader, reader_of_block};
 pub use reads::plan_into;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_format::{DecodedUnits, Index};
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
-use forebay_plan::{Kind, LocatorTask, Order, home_of_reader};
+use forebay_plan::{Kind, LocatorTask, Order, home_of_reader, wanted_end};
 use forebay_tier::{Fill, TieredFiles};
 use forebay_types::{Extent, Rank, ShardId};
 
@@ -122,11 +122,10 @@ impl Context {
         home_of_reader(reader, layout.readers, layout.ranks, moves, is_present)
     }
 
-    /// First step that is not needed, as far as known: after the epochs of the options, and after
-    /// `end`, where a requested epoch ends.
+    /// First step that is not needed, as far as known, where a requested epoch ends at `end`
+    /// ([`wanted_end`]).
     pub(crate) fn wanted_end(&self, end: u64) -> u64 {
-        let said = |epochs: u64| epochs.saturating_mul(self.order.steps_per_epoch()).max(end);
-        self.options.epochs.map_or(u64::MAX, said)
+        wanted_end(self.options.epochs, self.order.steps_per_epoch(), end)
     }
 
     /// Whether the order of an epoch is known: one that the user gives may still be missing.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_plan::{Plan, Segment, next_block_of_reader};
+use forebay_plan::{Plan, Segment, next_block_of_reader, segments_ahead};
 use forebay_types::Located;
 
 /// A planned segment.
@@ -111,14 +111,11 @@ impl PlanQueue {
         self.lock().push_back(Arc::new(planned));
     }
 
-    /// Segments whose last block no reader has begun; without blocks, those after step `claim`.
+    /// Segments ahead of the readers ([`segments_ahead`]).
     pub(crate) fn ahead_of(&self, begun: u64, claim: Option<u64>) -> usize {
         let list = self.lock();
-        let ahead = list.iter().rev().take_while(|planned| match planned.last_sequence() {
-            Some(last) => last >= begun,
-            None => claim.is_none_or(|step| planned.segment.first_step > step),
-        });
-        ahead.count()
+        let planned = list.iter().rev().map(|planned| (planned.segment.first_step, planned.last_sequence()));
+        segments_ahead(planned, begun, claim)
     }
 
     /// Removes finished segments from the front.

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use forebay_plan::config::{AccessChoice, IoMode, Mapping};
-use forebay_plan::{Kind, Next, Plan, Schedule, Segment, StagingRing, plan_into};
+use forebay_plan::{
+    Next, Plan, PlanWindow, SEGMENTS_AHEAD, Schedule, Segment, StagingRing, may_end_planning, plan_into,
+    read_ahead_end,
+};
 use forebay_types::{Located, SampleId};
 
 use crate::config::{LATER_RESIDENT_PERCENT, is_resident};
@@ -25,8 +27,6 @@ use crate::shm::block_state::{block_passed, publish_position};
 use crate::shm::counters::{Counter, count_since};
 use crate::shm::position::{AWAY, BlockSeq, Position};
 
-/// Segments planned ahead of the readers: one that they can begin at once, and the next one.
-const AHEAD: usize = 2;
 /// Runs the planner of a session until it is stopped. `host_readers` is called often: what this
 /// process is to read may change.
 pub(crate) fn run(session: &Session, host_readers: &dyn Fn()) {
@@ -121,21 +121,11 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     }
 }
 
-/// Whether planning may end because the files are in the page cache: where ranks would copy from
-/// mappings if they had been there when the loader was made (`io_mode.rs`), and nothing but the
-/// source has samples. By facts that all ranks of the node share, not by what this one could map.
-///
-/// In `local-shuffle` each rank would deal a whole pool for each of its steps.
+/// Whether planning may end because the files are in the page cache: by facts that all ranks of the
+/// node share, not by what this one could map.
 fn may_map(context: &Context) -> bool {
-    let settings = &context.settings;
-    settings.mode == IoMode::Planned { roots: false }
-        && settings.access == AccessChoice::Auto
-        && settings.mapping != Mapping::None
-        && !settings.direct
-        && !context.index.is_coded()
-        && !matches!(context.order.kind(), Kind::LocalShuffle { .. })
-        && context.tier_plan.is_none()
-        && context.resident_plan.is_none()
+    let has_own_levels = context.tier_plan.is_some() || context.resident_plan.is_some();
+    may_end_planning(&context.settings, context.order.kind(), context.index.is_coded(), has_own_levels)
 }
 
 /// Whether this epoch and all later ones are copied from the page cache; then gather threads are
@@ -158,17 +148,19 @@ fn is_mapped_from(session: &Session, epoch: u64) -> bool {
 /// Whether a segment should be planned now: gather threads need it, or the readers are about to run
 /// out.
 fn is_wanted(session: &Session, segment: &Segment) -> bool {
-    if segment.first_step >= wanted_end(session) {
-        return false;
-    }
     let claim = session.context.buffers.ring.next_claim();
-    if claim.is_some_and(|step| step >= segment.first_step) {
-        return true;
-    }
-    if segment.first_step >= read_ahead_end(session) {
-        return false;
-    }
-    let begun = session
+    let steps = session.context.order.steps_per_epoch();
+    let window = PlanWindow {
+        wanted_end: wanted_end(session),
+        read_ahead_end: read_ahead_end(slowest(session), steps),
+        claim,
+    };
+    window.wants(segment.first_step, || session.plans.ahead_of(begun(session), claim))
+}
+
+/// The first block that no reader has begun.
+fn begun(session: &Session) -> u64 {
+    session
         .context
         .region
         .readers()
@@ -177,8 +169,7 @@ fn is_wanted(session: &Session, segment: &Segment) -> bool {
         .filter(|position| position.session() == session.number)
         .map(Position::step)
         .max()
-        .unwrap_or(0);
-    session.plans.ahead_of(begun, claim) < AHEAD
+        .unwrap_or(0)
 }
 
 /// First step that no rank of the node needs, as far as known: it is neither located nor read.
@@ -189,19 +180,14 @@ pub(crate) fn wanted_end(session: &Session) -> u64 {
     session.context.wanted_end(reached.unwrap_or(0))
 }
 
-/// First step that is not read ahead: the end of the epoch after that of the slowest rank.
-///
-/// Without this limit a data set that fits the staging ring many times would be read many times
-/// ahead. Nothing is read ahead while all ranks are detached.
-fn read_ahead_end(session: &Session) -> u64 {
-    let steps = session.context.order.steps_per_epoch().max(1);
+/// The step of the slowest rank; `None` while all are detached.
+fn slowest(session: &Session) -> Option<u64> {
     let positions =
         session.context.active().map(|(_, slot)| Position::from_word(slot.position.load(Ordering::Acquire)));
-    let last = positions
+    positions
         .filter(|position| position.session() == session.number && position.step() < AWAY)
         .map(Position::step)
-        .min();
-    last.map_or(0, |step| (step / steps + 2) * steps)
+        .min()
 }
 
 /// Drops segments from the front that no thread of this process needs, and reuses their memory.
@@ -221,5 +207,5 @@ fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
     // A gather thread or reader may still hold one; the last of them frees its memory.
     let free = forgotten.into_iter().filter_map(|planned| Arc::try_unwrap(planned).ok());
     spare.extend(free.map(|planned| (planned.located, planned.plan)));
-    spare.truncate(AHEAD);
+    spare.truncate(SEGMENTS_AHEAD);
 }
