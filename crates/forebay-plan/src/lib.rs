@@ -17,6 +17,7 @@
 //! - `readers`: which blocks each reader of a node fills, and in which rank it runs;
 //!   `announce_window`: which blocks it asks the kernel for before ([`AnnounceWindow`]).
 //! - `plan_window`: when a segment is planned, and when planning ends ([`PlanWindow`]).
+//! - `back_pressure`: whether a rank fills one more batch ([`BufferUse`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod announce_window;
+mod back_pressure;
 mod chunk_set;
 pub mod config;
 mod convergence;
@@ -73,6 +75,7 @@ mod stream_sections;
 mod tier_forecast;
 
 pub use announce_window::AnnounceWindow;
+pub use back_pressure::BufferUse;
 pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};

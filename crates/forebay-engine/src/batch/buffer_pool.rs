@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use forebay_host::sync::{Condvar, Mutex};
+use forebay_plan::BufferUse;
 
 use crate::shm::position::SessionId;
 
@@ -92,13 +93,20 @@ struct State<T, E> {
 }
 
 impl<T, E> State<T, E> {
+    fn buffer_use(&self, buffers: usize) -> BufferUse {
+        BufferUse {
+            buffers,
+            free: self.free.len(),
+            in_work: self.filling + self.ready.len(),
+            keeps_all: self.keeps_all,
+            starving: self.starving,
+            is_own_filler: self.is_own_filler,
+        }
+    }
+
     /// Whether a claim would succeed now.
     fn is_claimable(&self, buffers: usize) -> bool {
-        let in_work = self.filling + self.ready.len();
-        !self.paused
-            && self.next < self.end
-            && in_work < buffers
-            && (!self.free.is_empty() || self.keeps_all || (self.starving && in_work == 0))
+        !self.paused && self.next < self.end && self.buffer_use(buffers).may_fill()
     }
 
     /// Claims the next step; only where one is claimable.
@@ -161,15 +169,10 @@ impl<T, E> BufferPool<T, E> {
         self.state.lock().expect("no thread panics while it holds the pool")
     }
 
-    /// Wakes one thread in `claim` if the consumer waits, or if half the buffers can be filled at
-    /// once.
-    ///
-    /// A wake-up costs the consumer more than all else in `take` (10 to 20 us on an idle core), so
-    /// not each buffer causes one; meanwhile the consumer uses the other half.
+    /// Wakes one thread in `claim`, if that is worth it.
     fn offer(&self, state: &State<T, E>) {
-        let worthwhile = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
-        let worthwhile = worthwhile && !state.is_own_filler;
-        if state.claimers > 0 && worthwhile && state.is_claimable(self.buffers) {
+        let is_worthwhile = state.buffer_use(self.buffers).is_worth_a_wake_up();
+        if state.claimers > 0 && is_worthwhile && state.is_claimable(self.buffers) {
             self.room.notify_one();
         }
     }

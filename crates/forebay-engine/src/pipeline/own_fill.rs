@@ -10,11 +10,9 @@
 //! computed for long: it may wait for an accelerator, and some wait busily. A script that pauses
 //! after batches in quick succession finds the next ones filled only if it pauses for a second.
 
-use std::time::Duration;
-
 use forebay_host::ThreadUsage;
 use forebay_io::guard;
-use forebay_plan::config::IoMode;
+use forebay_plan::config::{IoMode, OwnFillFacts, fills_itself, leaves_others_asleep};
 use forebay_types::Piece;
 
 use crate::pipeline::context::Context;
@@ -23,11 +21,6 @@ use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::sample::Scratch;
 use crate::pipeline::session::Session;
 use crate::shm::counters::{Counter, count};
-
-/// Processor time of a script between two batches up to which no thread is woken to fill the next
-/// one: what it computes on the same core delays that thread as well. Only where it waits busily
-/// for an accelerator could a batch be filled meanwhile, which takes no longer than this.
-const BRIEF: Duration = Duration::from_micros(500);
 
 /// See the module header.
 #[derive(Default)]
@@ -46,7 +39,7 @@ impl OwnFill {
             return;
         }
         let ThreadUsage { busy, waits } = ThreadUsage::now();
-        let alone = waits == self.usage.waits && busy.saturating_sub(self.usage.busy) <= BRIEF;
+        let alone = leaves_others_asleep(waits != self.usage.waits, busy.saturating_sub(self.usage.busy));
         let ring = &context.buffers.ring;
         if !ring.may_claim_own(step, alone) || !context.knows_order(context.epoch_of(step)) {
             return;
@@ -69,14 +62,14 @@ impl OwnFill {
     }
 }
 
-/// Whether this rank shares a core with its gather thread, and copies from mappings. A thread that
-/// blocks SIGBUS may not touch them. One that decodes images, or reads replacements of bad samples,
-/// could not be interrupted for long.
 fn is_possible(session: &Session, step: u64) -> bool {
     let context = &session.context;
-    let copies = context.settings.mode == IoMode::Mapped || session.plans.leaves(step);
-    let only_copies = context.decoding.is_empty() && !context.options.skips_bad_samples;
-    context.cores == 1 && copies && only_copies && guard::is_unblocked()
+    fills_itself(&OwnFillFacts {
+        cores: context.cores,
+        copies: context.settings.mode == IoMode::Mapped || session.plans.leaves(step),
+        decodes_or_replaces: !context.decoding.is_empty() || context.options.skips_bad_samples,
+        takes_signals: guard::is_unblocked(),
+    })
 }
 
 fn is_in_memory(context: &Context, found: &PlannedSegment) -> bool {

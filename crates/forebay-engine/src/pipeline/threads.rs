@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_io::guard;
-use forebay_plan::config::Mapping;
+use forebay_plan::config::{GatherFacts, Mapping, gather_threads};
 
 use crate::base::fallback::Wanted;
 use crate::dataset::field_decoders::decode_threads;
@@ -17,14 +17,7 @@ use crate::pipeline::thread_group::Kind;
 use crate::pipeline::{gather, planner, reader, root};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
-
-/// Gather threads of a rank with an in-memory store, at least: each has a step in flight, or copies
-/// while others have.
-const STORE_THREADS: usize = 4;
-
-/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are
-/// shared by its ranks.
-const GATHER_THREADS: usize = 4;
+use crate::store::Store;
 
 /// Begins session `number` at an absolute step of the epoch that ends at step `end`; the pool must
 /// be paused and each rank at rest.
@@ -58,16 +51,13 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     if !context.settings.mode.is_alone() {
         session.spawn("planner", Kind::Shares, |session| planner::run(session, &|| host_readers(session)))?;
     }
-    let gatherers = if session.rank_locator.is_some() {
-        1 // a locator takes steps in order
-    } else {
-        let layout = context.region.layout();
-        let decoding = decode_threads(&context.options.decode, context.cores);
-        let threads = gather_threads(context.cores, layout.buffers).max(decoding.min(layout.buffers - 1));
-        // They wait for other nodes most of the time.
-        let of_store = context.store.as_ref().map(|store| store.fetch_buffers().max(STORE_THREADS));
-        threads.max(of_store.unwrap_or(0).min(context.region.layout().buffers - 1))
-    };
+    let gatherers = gather_threads(&GatherFacts {
+        cores: context.cores,
+        buffers: context.region.layout().buffers,
+        decode_threads: decode_threads(&context.options.decode, context.cores),
+        store_requests: context.store.as_ref().map(Store::fetch_buffers),
+        has_locator: session.rank_locator.is_some(),
+    });
     for gatherer in 0..gatherers {
         match session.spawn("gather", Kind::Gathers, |session| gather::run(session)) {
             Err(error) if gatherer == 0 => return Err(error),
@@ -121,9 +111,4 @@ fn touch_staging(session: &Session) {
     let region = &session.context.region;
     // On failure the readers fault the pages, which is slower but correct.
     let _ = region.memory().populate(region.staging_range(), || session.is_stopped());
-}
-
-/// Number of gather threads: as many as the rank has cores, at most the number of buffers.
-fn gather_threads(cores: usize, buffers: usize) -> usize {
-    cores.clamp(1, GATHER_THREADS).min(buffers - 1)
 }

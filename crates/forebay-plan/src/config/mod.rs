@@ -3,12 +3,14 @@
 //! Each decision is a pure function of the options, facts of the data set and facts of the storage
 //! ([`decide`]). The engine gathers the facts (`facts`) and describes the decisions. None of them
 //! changes which samples are delivered: only the order does. `memory` bounds the memory of a
-//! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes.
+//! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes,
+//! `threads` how many threads gather.
 
 mod facts;
 mod io_mode;
 mod memory;
 mod sizing;
+mod threads;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,7 @@ pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, w
 pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
+pub use self::threads::{GatherFacts, OwnFillFacts, fills_itself, gather_threads, leaves_others_asleep};
 use crate::group::default_group;
 use crate::kept_units::UnitFacts;
 use crate::order::{Kind, Order};

@@ -1,0 +1,124 @@
+//! The gather threads of a rank, and whether the thread of the script fills batches itself.
+
+use std::time::Duration;
+
+/// Gather threads of a rank with an in-memory store, at least: each has a step in flight, or copies
+/// while others have.
+const STORE_THREADS: usize = 4;
+
+/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are
+/// shared by its ranks.
+const GATHER_THREADS: usize = 4;
+
+/// Processor time of a script between two batches up to which no thread is woken to fill the next
+/// one: what it computes on the same core delays that thread as well. Only where it waits busily
+/// for an accelerator could a batch be filled meanwhile, which takes no longer than this.
+const BRIEF: Duration = Duration::from_micros(500);
+
+/// What the number of gather threads follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct GatherFacts {
+    /// Cores that the rank may use.
+    pub cores: usize,
+    /// Its batch buffers.
+    pub buffers: usize,
+    /// Its threads that decode images; 0 where none are decoded.
+    pub decode_threads: usize,
+    /// Requests to each other node that are in flight at most, where there is an in-memory store.
+    pub store_requests: Option<usize>,
+    /// Whether a plugged-in locator finds the samples of this rank, a step after the other.
+    pub has_locator: bool,
+}
+
+/// Gather threads of a rank: as many as it has cores, at most the number of buffers but one; more
+/// where they decode, or wait for other nodes most of the time.
+#[must_use]
+pub fn gather_threads(facts: &GatherFacts) -> usize {
+    let &GatherFacts { cores, buffers, decode_threads, store_requests, has_locator } = facts;
+    if has_locator {
+        return 1;
+    }
+    let of_store = store_requests.map_or(0, |requests| requests.max(STORE_THREADS));
+    cores.clamp(1, GATHER_THREADS).max(decode_threads).max(of_store).min(buffers - 1)
+}
+
+/// What decides whether the thread of the script fills the step that it needs next.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, not a state in disguise")]
+pub struct OwnFillFacts {
+    /// Cores that the rank may use.
+    pub cores: usize,
+    /// Whether the rank copies the step from a mapping.
+    pub copies: bool,
+    /// Whether it also decodes images, or reads replacements of bad samples: that could not be
+    /// interrupted for long.
+    pub decodes_or_replaces: bool,
+    /// Whether the thread may meet SIGBUS: one that blocks it may not touch mappings.
+    pub takes_signals: bool,
+}
+
+/// Whether the thread of the script may fill a step itself: where it shares a core with its gather
+/// thread, and copies from a mapping.
+#[must_use]
+pub fn fills_itself(facts: &OwnFillFacts) -> bool {
+    facts.cores == 1 && facts.copies && !facts.decodes_or_replaces && facts.takes_signals
+}
+
+/// Whether other threads are left asleep while the script fills what it needs: since its last batch
+/// it has not waited, and has computed briefly.
+#[must_use]
+pub fn leaves_others_asleep(has_waited: bool, busy: Duration) -> bool {
+    !has_waited && busy <= BRIEF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gather_threads_follow_from_cores_buffers_and_what_they_wait_for() {
+        for (cores, buffers, decode_threads, store_requests, has_locator, expected) in [
+            (0, 8, 0, None, false, 1),
+            (1, 8, 0, None, false, 1),
+            (2, 8, 0, None, false, 2),
+            (64, 8, 0, None, false, 4),
+            (64, 3, 0, None, false, 2),
+            // Threads that decode.
+            (8, 18, 8, None, false, 8),
+            (8, 5, 8, None, false, 4),
+            (1, 2, 16, None, false, 1),
+            // Threads that wait for other nodes.
+            (1, 8, 0, Some(2), false, 4),
+            (1, 8, 0, Some(6), false, 6),
+            (1, 3, 0, Some(6), false, 2),
+            // A locator takes steps in order.
+            (8, 18, 8, Some(6), true, 1),
+        ] {
+            let facts = GatherFacts { cores, buffers, decode_threads, store_requests, has_locator };
+            assert_eq!(gather_threads(&facts), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn the_script_fills_batches_itself_where_another_thread_would_only_take_its_core() {
+        let facts = OwnFillFacts { cores: 1, copies: true, decodes_or_replaces: false, takes_signals: true };
+        for (facts, expected) in [
+            (facts, true),
+            (OwnFillFacts { cores: 2, ..facts }, false),
+            (OwnFillFacts { copies: false, ..facts }, false),
+            (OwnFillFacts { decodes_or_replaces: true, ..facts }, false),
+            (OwnFillFacts { takes_signals: false, ..facts }, false),
+        ] {
+            assert_eq!(fills_itself(&facts), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn other_threads_fill_ahead_where_the_script_waits_or_computes() {
+        for (has_waited, busy_us, expected) in
+            [(false, 0, true), (false, 500, true), (false, 501, false), (true, 0, false)]
+        {
+            assert_eq!(leaves_others_asleep(has_waited, Duration::from_micros(busy_us)), expected);
+        }
+    }
+}
