@@ -54,6 +54,7 @@ use crate::loader::liveness::FailureDetector;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
+use crate::pipeline::near::{MappedFiles, Near, NearLevel};
 use crate::pipeline::own_fill::OwnFill;
 use crate::pipeline::session::Session;
 use crate::rendezvous::{self, Dead, NodeSpec};
@@ -278,9 +279,9 @@ impl Engine {
                     let links = creation.links().map(Arc::as_ref);
                     server.wait_for_clients(links, spec.deadline, caller)?;
                 }
-                store = Some(new);
+                store = Some(Arc::new(new));
             }
-            (None, Some(share)) => residents = Some(ResidentMemory::new(share)?),
+            (None, Some(share)) => residents = Some(Arc::new(ResidentMemory::new(share)?)),
             (_, None) => {}
         }
         let io: Arc<dyn FileIo> = match &tiers {
@@ -288,7 +289,7 @@ impl Engine {
             None => Arc::clone(&files) as _,
         };
         let mappings = match mappings.transpose() {
-            Ok(mappings) => mappings.flatten(),
+            Ok(mappings) => mappings.flatten().map(Arc::new),
             Err(error) if strategies.locators.is_some() => return Err(error),
             Err(error) => {
                 let fallback = Fallback::new(Wanted::Mapping, error.to_string());
@@ -319,6 +320,15 @@ impl Engine {
         let arbiter = arbiter.transpose().map_err(Error::threads("a thread for read tokens"))?;
         let epochs = options.epochs.unwrap_or(0);
         let decoded = DecodedUnits::new(settings.kept_unit_bytes);
+        let (access, has_roots) = (settings.access, settings.mode.has_roots());
+        let mapped = mappings.clone().map(|mappings| MappedFiles { mappings, access, has_roots });
+        let levels: [Option<Arc<dyn NearLevel>>; 4] = [
+            store.clone().map(|store| store as _),
+            residents.map(|residents| residents as _),
+            tiers.clone().map(|tiers| tiers as _),
+            mapped.map(|mapped| Arc::new(mapped) as _),
+        ];
+        let near = Near::new(levels.into_iter().flatten());
         let context = Arc::new(Context {
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
             buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
@@ -346,9 +356,9 @@ impl Engine {
             job_shares: reply.shares,
             store,
             store_plan: reply.store,
-            residents,
             resident_plan: reply.residents,
             mappings,
+            near,
             decoded,
             failing: forebay_io::Failing::default(),
             region,

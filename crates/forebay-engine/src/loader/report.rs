@@ -80,7 +80,7 @@ impl Engine {
 
     fn level_names(&self) -> Vec<(Level, String)> {
         let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
-        let has_share = self.context.store.is_some() || self.context.residents.is_some();
+        let has_share = self.context.store.is_some() || self.context.resident_plan.is_some();
         let of_store = STORE_LEVEL_NAMES.iter().filter(|_| has_share);
         let known = LEVEL_NAMES.iter().chain(of_store).map(|(level, name)| (*level, (*name).to_owned()));
         known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect()
@@ -169,7 +169,7 @@ impl Engine {
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
             "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
-            "store": context.store_plan.as_ref().zip(context.store.as_ref()).map(|both| store(both, &context.options)),
+            "store": context.store_plan.as_ref().zip(context.store.as_deref()).map(|both| store(both, &context.options)),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),

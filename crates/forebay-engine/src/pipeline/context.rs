@@ -23,7 +23,8 @@ use crate::dataset::IndexedDataset;
 use crate::dataset::field_decoders::Decoding;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
-use crate::residents::{ResidentMemory, ResidentPlan};
+use crate::pipeline::near::Near;
+use crate::residents::ResidentPlan;
 use crate::shm::block_state::{Presence, presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns, set};
 use crate::shm::position::{Position, SessionId};
@@ -55,12 +56,12 @@ pub(crate) struct Context {
     pub(crate) tier_plan: Option<TierPlan>,
     /// What each node holds, if the order depends on it.
     pub(crate) job_shares: Option<JobShares>,
-    pub(crate) store: Option<Store>,
+    pub(crate) store: Option<Arc<Store>>,
     pub(crate) store_plan: Option<StorePlan>,
-    /// What this node keeps in memory, in the order `opportunistic`.
-    pub(crate) residents: Option<ResidentMemory>,
     pub(crate) resident_plan: Option<ResidentPlan>,
-    pub(crate) mappings: Option<Mappings>,
+    pub(crate) mappings: Option<Arc<Mappings>>,
+    /// The levels that have bytes in memory.
+    pub(crate) near: Near,
     /// Decoded units that this process keeps.
     pub(crate) decoded: DecodedUnits,
     /// Ranges in which reads in place have failed.
@@ -227,12 +228,6 @@ impl Context {
     pub(crate) fn count_level(&self, epoch: u64, level: Level, counts: LevelCounts) {
         count_level(self.slot(), level, counts);
         self.epoch_reads.add_level(epoch, level, counts.bytes);
-    }
-
-    /// The bytes of an extent, if they are in the memory of this node's share.
-    pub(crate) fn in_own_share(&self, extent: Extent) -> Option<&[u8]> {
-        let of_store = self.store.as_ref().and_then(|store| store.own(extent));
-        of_store.or_else(|| self.residents.as_ref()?.own(extent))
     }
 
     /// The epoch of a step.

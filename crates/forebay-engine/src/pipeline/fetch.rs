@@ -19,7 +19,7 @@ use crate::pipeline::in_place::{InPlace, Run, runs};
 use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
 use crate::pipeline::unit_decoder::LastUnit;
-use crate::shm::counters::{Counter, count};
+use crate::shm::counters::{Counter, Level, count};
 
 /// From this length on a value goes straight to its place \[bytes\]: a copy costs less than a
 /// request below.
@@ -89,7 +89,9 @@ impl<'a> Step<'a> {
         if small.is_empty() && large.is_empty() {
             return Ok(Some(end));
         }
-        self.not_mapped(small.len() + large.len());
+        if self.shared().mappings.is_some() {
+            self.found.borrow_mut().skipped(Level::PageCache, (small.len() + large.len()) as u64);
+        }
         // Values stand in the batch in another order than in the files.
         large.sort_unstable_by_key(|value| places[value.slot * columns + value.column].start);
         let mut rest = batch.bytes_mut();
@@ -180,7 +182,7 @@ impl<'a> Step<'a> {
         // From a store, small ones cost no request of their own.
         let is_in_store = || self.shared().store.as_ref().is_some_and(|store| store.parts(extent).is_some());
         let is_large = slice.length >= STRAIGHT_BYTES || is_in_store();
-        if !is_raw || !is_large || !part.is_in_place() || self.is_mappable(extent) {
+        if !is_raw || !is_large || !part.is_in_place() || self.shared().near.find(extent).is_some() {
             return None;
         }
         Some(Value { slot, column, extent, head: slice.offset as usize, unit: slice.unit, into: &mut [] })
@@ -209,7 +211,7 @@ impl<'a> Step<'a> {
                 for part in parts {
                     let here = Extent { offset, length: part.length, ..extent };
                     offset += part.length;
-                    if part.is_in_place() && !self.is_mappable(here) {
+                    if part.is_in_place() && self.shared().near.find(here).is_none() {
                         found(here);
                     }
                 }

@@ -26,7 +26,7 @@ use crate::pipeline::replacement::{Replacements, is_of_sample};
 use crate::pipeline::sample::{Pick, Scratch, Step};
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::block_state::{first_safe_step, publish_position};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_since};
+use crate::shm::counters::{CollectedCounts, Counter, Level, count, count_since};
 use crate::shm::stall::GatherWait;
 
 /// Runs a gather thread of a session until the session is stopped.
@@ -96,7 +96,7 @@ fn fill(
         if (context.mappings.is_some() || context.tiers.is_some()) && guard::faults() != faults {
             // Lost pages read as zeros. From now on read their file, which raises the error.
             drop(gathered);
-            step.mapped.set(LevelCounts::default());
+            step.found.replace(CollectedCounts::default());
             if !context.tiers.as_ref().is_some_and(|tiers| tiers.notice_lost()) {
                 context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
             }
@@ -114,8 +114,12 @@ fn fill(
     count(context.slot(), Counter::ReplacedSamples, stand_ins.len() as u64);
     let idle = step.idle.get();
     count(context.slot(), Counter::RequestedBytes, scratch.requested_bytes());
-    count(context.slot(), Counter::MmapBytes, step.mapped.get().bytes);
-    context.count_level(context.epoch_of(claim.step), Level::PageCache, step.mapped.get());
+    for (level, counts) in step.found.borrow().levels() {
+        context.count_level(context.epoch_of(claim.step), level, counts);
+        if level == Level::PageCache {
+            count(context.slot(), Counter::MmapBytes, counts.bytes);
+        }
+    }
     count(context.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(context.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))
@@ -268,7 +272,7 @@ pub(crate) fn plain(
 /// none but in the order `opportunistic`.
 fn resident(session: &Session, step: u64) -> Result<Option<PlannedSegment>, Error> {
     let context = &session.context;
-    if context.residents.is_none() {
+    if context.resident_plan.is_none() {
         return Ok(None);
     }
     let (epoch, within) = (context.epoch_of(step), step % context.order.steps_per_epoch());

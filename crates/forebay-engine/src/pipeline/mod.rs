@@ -9,10 +9,11 @@
 //!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
 //!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers: `fetch` finds what no reader staged (`missing`) and reads it
-//!   into `in_place`, `store_fetch` gets it from an in-memory store; `sample` and `sample_parts`
-//!   deliver one sample; `replacement` finds the sample that replaces a bad one, and `bad_samples`
-//!   lists the bad ones. `own_fill` gathers in the thread of the script.
+//! - `gather` fills batch buffers: `near` finds bytes in memory; `fetch` reads what no reader
+//!   staged and no level has (`missing`) into `in_place`, `store_fetch` gets it from an in-memory
+//!   store; `sample` and `sample_parts` deliver one sample; `replacement` finds the sample that
+//!   replaces a bad one, and `bad_samples` lists the bad ones. `own_fill` gathers in the thread of
+//!   the script.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;
@@ -21,6 +22,7 @@ pub(crate) mod gather;
 pub(crate) mod in_place;
 pub(crate) mod locator_host;
 mod missing;
+pub(crate) mod near;
 pub(crate) mod own_fill;
 pub(crate) mod plan_queue;
 pub(crate) mod planner;

@@ -134,7 +134,7 @@ fn is_mapped_from(session: &Session, epoch: u64) -> bool {
     let context = &session.context;
     let index = &context.index;
     let is_there = |mappings| is_resident(mappings, index, LATER_RESIDENT_PERCENT);
-    let is_resident = || context.mappings.as_ref().is_some_and(is_there);
+    let is_resident = || context.mappings.as_deref().is_some_and(is_there);
     if !context.region.mapped_epochs().decide(session.number, epoch, is_resident) {
         return false;
     }

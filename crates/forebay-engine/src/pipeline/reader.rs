@@ -4,7 +4,7 @@
 //!
 //! 1. It publishes what it is about to overwrite, then waits until each rank is past that and the
 //!    earlier blocks in the same memory are filled.
-//! 2. If the bytes are resident in the page cache, it does not read. Otherwise it reads, and
+//! 2. If a level has the bytes in memory (`near.rs`), it does not read. Otherwise it reads, and
 //!    decodes coded units.
 //! 3. It publishes the block, also if the read failed after all attempts. A rank that needs a
 //!    sample of a failed block then reads that sample once, and raises the error with file and
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use forebay_io::{Mappings, ReadCounters, ReadError, Reader, Refused, Transfer, guard};
 use forebay_plan::{Block, Read};
 use forebay_tier::Fill;
+use forebay_types::Extent;
 
 use crate::base::fallback::Wanted;
 use crate::config::options::AccessChoice;
@@ -252,19 +253,17 @@ fn fill(
     let context = &session.context;
     let first_step = planned.segment.first_step;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
+    let ranges =
+        reads.iter().map(|read| Extent { shard: read.shard, offset: read.file_offset, length: read.length });
     if block.decodes == 0
-        && let Some(place) = in_memory_tier(context, reads)
+        && let Some(level) = reading(session, number, || context.near.holder(&ranges))
     {
+        if level == Level::PageCache {
+            count(context.slot(), Counter::MmapBytes, block.length);
+        }
         let counts =
             LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
-        context.count_level(context.epoch_of(first_step), Level::Tier(place), counts);
-        return Filled::Mapped;
-    }
-    if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
-        count(context.slot(), Counter::MmapBytes, block.length);
-        let counts =
-            LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
-        context.count_level(context.epoch_of(first_step), Level::PageCache, counts);
+        context.count_level(context.epoch_of(first_step), level, counts);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence. Each rank is past the last step
@@ -362,27 +361,4 @@ fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
         bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
     });
     copied && guard::faults() == faults
-}
-
-/// The tier in memory that has all bytes of a block; the ranks copy from there.
-fn in_memory_tier(context: &Context, reads: &[Read]) -> Option<usize> {
-    let tiers = context.tiers.as_ref()?;
-    let mut first = None;
-    for read in reads {
-        // Around the page cache a read may go on behind the end of the file.
-        let length = read.length.min(context.files.bytes(read.shard).saturating_sub(read.file_offset));
-        let place = tiers.memory_level(read.shard, read.file_offset, length)?;
-        first.get_or_insert(place);
-    }
-    first
-}
-
-fn is_mapped(session: &Session, reads: &[Read]) -> bool {
-    match (&session.context.mappings, session.context.settings.access) {
-        (Some(_), AccessChoice::Mmap) => !session.context.settings.mode.has_roots(),
-        (Some(mappings), AccessChoice::Auto) => {
-            reads.iter().all(|read| mappings.resident(read.shard, read.file_offset, read.length))
-        }
-        _ => false,
-    }
 }

@@ -5,7 +5,7 @@
 //! or read straight to their place. Other columns are assembled if they are in several parts, and
 //! the schema writes their fields.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, monotonic_ns};
+use crate::shm::counters::{CollectedCounts, Counter, Level, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::GatherWait;
 
@@ -119,16 +119,15 @@ pub(crate) struct Step<'a> {
     pub(crate) claim: &'a Claim,
     /// Time spent waiting, which is not gathering.
     pub(crate) idle: Cell<Duration>,
-    /// What was copied from the mapping outside blocks; counted once per step, as threads would
-    /// contend for the words.
-    pub(crate) mapped: Cell<LevelCounts>,
+    /// What was found in memory outside blocks.
+    pub(crate) found: RefCell<CollectedCounts>,
 }
 
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
-        let (idle, mapped) = Default::default();
-        Self { session, claim, idle, mapped }
+        let (idle, found) = Default::default();
+        Self { session, claim, idle, found }
     }
 
     pub(crate) fn shared(&self) -> &'a Context {
@@ -317,7 +316,7 @@ impl<'a> Step<'a> {
         let mut found: Vec<Option<Column<'_>>> = Vec::with_capacity(LOOK_AHEAD * columns);
         for first in group.clone().step_by(LOOK_AHEAD) {
             found.clear();
-            let mapped = self.mapped.get();
+            let counted = *self.found.borrow();
             let cells = first * columns..(first + LOOK_AHEAD).min(group.end) * columns;
             for cell in cells.clone() {
                 if in_place.is_placed(cell) {
@@ -330,7 +329,7 @@ impl<'a> Step<'a> {
                 }
             }
             if in_place.wants_more() {
-                self.mapped.set(mapped); // they are found again
+                self.found.replace(counted); // they are found again
                 return Ok(Some(first));
             }
             for (cell, column) in cells.zip(&found) {
@@ -543,7 +542,7 @@ impl<'a> Step<'a> {
     {
         let context = self.shared();
         if part.is_in_place() {
-            let found = in_place.get(extent).or_else(|| self.resident(extent));
+            let found = in_place.get(extent).or_else(|| self.find(extent));
             if found.is_none() {
                 in_place.miss();
             }
@@ -564,73 +563,24 @@ impl<'a> Step<'a> {
                 Bytes::There(unsafe { context.region.staging(offset, part.length) })
             }
             Some(Filled::Mapped) => {
-                let (shard, offset, length) = (extent.shard, extent.offset, part.length);
-                let in_tier = context.tiers.as_ref().and_then(|tiers| tiers.in_memory(shard, offset, length));
-                let mapped = || context.mappings.as_ref()?.bytes(shard, offset, length);
-                let found = in_tier.map(|(_, bytes)| bytes).or_else(mapped);
-                found.map_or(Bytes::InFile { failed: false }, Bytes::There)
+                let found = context.near.find_held(Extent { length: part.length, ..extent });
+                found.map_or(Bytes::InFile { failed: false }, |(_, bytes)| Bytes::There(bytes))
             }
             Some(Filled::Failed) => Bytes::InFile { failed: true },
             Some(Filled::Left) | None => Bytes::InFile { failed: false },
         })
     }
 
-    /// Counts extents for which a mapping was of no use.
-    pub(crate) fn not_mapped(&self, extents: usize) {
-        if self.shared().mappings.is_some() {
-            let mapped = self.mapped.get();
-            self.mapped.set(LevelCounts { skipped: mapped.skipped + extents as u64, ..mapped });
+    /// Finds an extent in memory, and counts the answer.
+    fn find(&self, extent: Extent) -> Option<&'a [u8]> {
+        let found = self.shared().near.find(extent);
+        let mut counts = self.found.borrow_mut();
+        match found {
+            Some((level, _)) => counts.hit(level, extent.length),
+            None if self.shared().mappings.is_some() => counts.skipped(Level::PageCache, 1),
+            None => {}
         }
-    }
-
-    /// Whether a mapping may be used for an extent now.
-    pub(crate) fn is_mappable(&self, extent: Extent) -> bool {
-        let context = self.shared();
-        let Extent { shard, offset, length } = extent;
-        if context.in_own_share(extent).is_some() {
-            return true;
-        }
-        if context.tiers.as_ref().is_some_and(|tiers| tiers.in_memory(shard, offset, length).is_some()) {
-            return true;
-        }
-        match (&context.mappings, context.settings.access) {
-            (Some(_), AccessChoice::Mmap) => true,
-            (Some(mappings), AccessChoice::Auto) => {
-                mappings.resident(extent.shard, extent.offset, extent.length)
-            }
-            _ => false,
-        }
-    }
-
-    /// The bytes of an extent, if a mapping may be used for them now.
-    fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
-        if let Some(bytes) = self.shared().in_own_share(extent) {
-            let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
-            self.shared().count_level(self.shared().epoch_of(self.claim.step), Level::Share, counts);
-            return Some(bytes);
-        }
-        if let Some(tiers) = &self.shared().tiers
-            && let Some((place, bytes)) = tiers.in_memory(extent.shard, extent.offset, extent.length)
-        {
-            let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
-            let epoch = self.shared().epoch_of(self.claim.step);
-            self.shared().count_level(epoch, Level::Tier(place), counts);
-            return Some(bytes);
-        }
-        let mappings = self.shared().mappings.as_ref()?;
-        let bytes = self
-            .is_mappable(extent)
-            .then(|| mappings.bytes(extent.shard, extent.offset, extent.length))
-            .flatten();
-        let mut mapped = self.mapped.get();
-        if bytes.is_some() {
-            mapped.hits += 1;
-            mapped.bytes += extent.length;
-        } else {
-            mapped.skipped += 1;
-        }
-        self.mapped.set(mapped);
-        bytes
+        found.map(|(_, bytes)| bytes)
     }
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file;

@@ -125,6 +125,17 @@ impl Level {
             Self::Tier(place) => FIRST_TIER + place,
         }
     }
+
+    /// The level with this number.
+    fn of(number: usize) -> Self {
+        match number {
+            0 => Self::PageCache,
+            1 => Self::Source,
+            2 => Self::Share,
+            3 => Self::Peers,
+            tier => Self::Tier(tier - FIRST_TIER),
+        }
+    }
 }
 
 /// The levels that every loader has, and the names they have in `stats()`.
@@ -149,6 +160,30 @@ pub(crate) struct LevelCounts {
     pub(crate) bytes: u64,
     pub(crate) operations: u64,
     pub(crate) skipped: u64,
+}
+
+/// Results of requests to all levels, which one thread collects: threads would contend for the
+/// words.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CollectedCounts([LevelCounts; MOST_LEVELS]);
+
+impl CollectedCounts {
+    /// Adds a request that a level answered.
+    pub(crate) fn hit(&mut self, level: Level, bytes: u64) {
+        let counts = &mut self.0[level.number()];
+        counts.hits += 1;
+        counts.bytes += bytes;
+    }
+
+    /// Adds requests that a level could not answer.
+    pub(crate) fn skipped(&mut self, level: Level, requests: u64) {
+        self.0[level.number()].skipped += requests;
+    }
+
+    /// The levels and their results.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (Level, LevelCounts)> {
+        self.0.iter().enumerate().map(|(number, counts)| (Level::of(number), *counts))
+    }
 }
 
 /// Adds to the columns of a level.
@@ -292,6 +327,23 @@ impl EpochReads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn collected_counts_are_those_of_each_level() {
+        let mut counts = CollectedCounts::default();
+        let last = Level::Tier(MAX_LEVELS - 1);
+        counts.hit(Level::Share, 5);
+        counts.hit(Level::Share, 2);
+        counts.hit(last, 1);
+        counts.skipped(Level::PageCache, 3);
+        let found: Vec<_> =
+            counts.levels().map(|(level, one)| (level, one.hits, one.bytes, one.skipped)).collect();
+        assert_eq!(found.len(), MOST_LEVELS);
+        assert_eq!(
+            found.into_iter().filter(|one| (one.1, one.3) != (0, 0)).collect::<Vec<_>>(),
+            [(Level::PageCache, 0, 0, 3), (Level::Share, 2, 7, 0), (last, 1, 1, 0)]
+        );
+    }
 
     #[test]
     fn reads_are_counted_by_epoch_and_new_epochs_replace_old_ones() {
