@@ -220,3 +220,44 @@ def test_other_directories_are_what_they_were(tmp_path):
     assert forebay.open(folder.parent).format == "folder"
     pq.write_table(plain_table(), folder / "a.parquet")
     assert forebay.open(folder, format="folder").format == "folder"
+
+
+def test_descriptions_that_name_other_classes_are_refused(tmp_path):
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["dog", "cat"])):
+        directory = save(tmp_path / name, [plain_table()])
+        features = {"label": {"names": classes, "_type": "ClassLabel"}}
+        (directory / "dataset_info.json").write_text(json.dumps({"features": features}))
+    pattern = str(tmp_path / "*" / "data-*.arrow")
+    with pytest.raises(forebay.OptionError, match=r"dog, cat, .* cat, dog"):
+        forebay.open(pattern)
+    one, other = (forebay.open(tmp_path / name) for name in "ab")
+    with pytest.raises(forebay.OptionError, match="one label would mean two classes"):
+        forebay.mix({"one": one, "other": other})
+    (tmp_path / "b" / "dataset_info.json").write_text((tmp_path / "a" / "dataset_info.json").read_text())
+    assert len(forebay.open(pattern)) == 2 * len(one)
+
+
+@pytest.mark.parametrize("names", ["train-{}.parquet", "train_{}.parquet", "train.{}.parquet"])
+def test_split_opens_the_files_that_begin_with_its_name(tmp_path, names):
+    table, d = pa.table({"x": range(6)}), tmp_path / "d"
+    d.mkdir()
+    for number in range(2):
+        pq.write_table(table.slice(3 * number, 3), d / names.format(number))
+    pq.write_table(table.slice(0, 1), d / "test-0.parquet")
+    with pytest.raises(forebay.OptionError, match="split= names one of them"):
+        forebay.open(d)
+    assert_equal(walk(forebay.open(d, split="train")), table)
+    assert len(forebay.open(d, split="test")) == 1
+    with pytest.raises(forebay.OptionError, match="has no split 'tr'"):
+        forebay.open(d, split="tr")
+
+
+def test_the_pattern_of_a_hint_skips_what_the_directory_skips(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "_SUCCESS").write_bytes(b"")
+    (tmp_path / "d" / "part-00000.crc").write_bytes(b"crc")
+    pq.write_table(pa.table({"x": range(6)}), tmp_path / "d" / "part-00000")
+    with pytest.raises(forebay.OptionError, match=r"d/\*\""):
+        forebay.open(tmp_path / "d")
+    assert len(forebay.open(str(tmp_path / "d" / "*"))) == 6
+    assert forebay.open([str(tmp_path / "d" / "part-*")]).format == "parquet"

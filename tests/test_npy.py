@@ -210,3 +210,13 @@ def test_files_that_are_cut_or_claim_too_much_are_refused_with_the_place(tmp_pat
     (tmp_path / "a.npz").write_bytes(whole[:-30])
     with says(forebay.FormatError):
         forebay.open(tmp_path / "a.npz")
+
+
+def test_a_name_that_another_file_beside_has_is_a_warning(tmp_path):
+    for name in ("images", "labels"):
+        np.save(tmp_path / f"{name}.npy", np.arange(3))
+    with pytest.warns(RuntimeWarning, match=r"the name 'labels'; .*labels.npy is another file"):
+        forebay.open(tmp_path / "images.npy", fields=["labels"])
+    # A name that no file has is that of the field.
+    assert list(forebay.open(tmp_path / "images.npy", fields=["pixels"]).fields) == ["pixels"]
+    assert list(forebay.open(tmp_path / "labels.npy", fields=["labels"]).fields) == ["labels"]

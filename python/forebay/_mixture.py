@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay._core import OptionError, option_error
+from forebay._formats.huggingface_directory import check_class_names
 from forebay._sample_ids import SomeIds, sample_ids
 from forebay._selection import Ids
 from forebay.dataset import Dataset
@@ -116,6 +117,7 @@ class Mixture(Dataset):
         options = _joint_options(self._sources)
         paths = [path for source in self._sources.values() for path in source._opened_paths]
         super().__init__(paths, **options)
+        check_class_names(self.paths)
         if any(source.ids is not None for source in self._sources.values()):
             self._ids = self._joint_ids()
             self._native = self._native.select(self._ids)

@@ -25,6 +25,14 @@ __all__ = ["PathLike", "expand", "missing", "remote_scheme"]
 
 PathLike = str | os.PathLike[str]
 
+# What systems and writers of tables leave behind beside data: no pattern stands for it
+# (``container/folder/foreign.rs`` has the same for folders).
+LEFTOVER = re.compile(
+    r"(_(success|metadata|common_metadata|temporary)|_(committed|started)_.*|e?h?thumbs\.db|desktop\.ini|__macosx"
+    r"|lost\+found|\$recycle\.bin|system volume information|@eadir|.*\.crc)$",
+    re.IGNORECASE,
+)
+
 # Names that a message lists.
 MAX_NAMED = 8
 
@@ -133,6 +141,8 @@ def _matches(text: str) -> list[str]:
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
     matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if glob.has_magic(last := Path(text).name) and not LEFTOVER.match(last):
+        matches = [path for path in matches if not LEFTOVER.match(Path(path).name)]
     if not matches:
         # What stands before the first wildcard is a directory that may not be there.
         fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(text).parts))

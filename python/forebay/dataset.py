@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
@@ -142,6 +143,12 @@ def open(
             "leave it out",
         )
     warn_of_repeated(found)
+    if found.format in _TABLES:
+        from forebay._formats.huggingface_directory import check_class_names
+
+        check_class_names(found.paths)
+    if found.format == "npy" and names:
+        _warn_of_renamed(found.paths, names[0])
     if indices:
         found = found.select(_row_numbers(indices, len(found)))
     if database is not None and found.format != "lmdb":
@@ -149,6 +156,21 @@ def open(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
         )
     return found
+
+
+def _warn_of_renamed(paths: list[str], name: str) -> None:
+    """Warn where the name that is given to an array is that of another file beside it."""
+    for path in map(Path, paths):
+        if (
+            path.stem != name
+            and (other := path.with_name(f"{name}.npy")).is_file()
+            and str(other) not in paths
+        ):
+            warn(
+                f"{path}: fields= gives its array the name {name!r}; {other} is another file\n"
+                f'hint: forebay.open("{other}") opens that one; files of npy are not fields of one data set, npz files are'
+            )
+            return
 
 
 def warn_of_repeated(dataset: Dataset) -> None:

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from forebay._core import FormatError, option_error
+from forebay._paths import LEFTOVER, MAX_NAMED
 
-__all__ = ["Found", "class_names", "data_files"]
+__all__ = ["Found", "check_class_names", "class_names", "data_files", "place", "visible"]
 
 _SUFFIXES = (".parquet", ".arrow")
 # The number of a shard, and of all shards.
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 # What else a repository, or a job that wrote tables, has at the level of its files.
 _BESIDE = re.compile(
-    r"(readme|license|licence|dataset_infos?|\.)"
-    r"|(_(success|metadata|common_metadata|temporary)|_(committed|started)_.*|thumbs\.db|desktop\.ini|__macosx)$",
+    rf"(readme|license|licence|dataset_infos?|\.)|{LEFTOVER.pattern}",
     re.IGNORECASE,
 )
 # What tells shards of one data set apart: a UUID, or digits.
@@ -78,7 +78,31 @@ def data_files(path: str, split: str | None = None) -> Found | None:
 def class_names(paths: list[str]) -> list[str] | None:
     """Return the names of the one ``ClassLabel`` that the description beside the files has."""
     directories = {Path(path).parent for path in paths}
-    if len(directories) != 1 or not (described := directories.pop() / "dataset_info.json").is_file():
+    return _names_of_classes(directories.pop()) if len(directories) == 1 else None
+
+
+def check_class_names(paths: list[str]) -> None:
+    """Raise where the descriptions beside files differ in the names of classes."""
+    directories = list(dict.fromkeys(Path(path).parent for path in paths))
+    if len(directories) < 2:
+        return
+    named = [(one, names) for one in directories if (names := _names_of_classes(one)) is not None]
+    for directory, names in named[1:]:
+        if names != named[0][1]:
+            raise option_error(
+                f"forebay.open: {directory / 'dataset_info.json'} names the classes {_shown(names)}, that of "
+                f"{named[0][0]} {_shown(named[0][1])}: one label would mean two classes",
+                "cast both to one ClassLabel with datasets (cast_column), or open each as a data set of its own",
+            )
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
+
+
+def _names_of_classes(directory: Path) -> list[str] | None:
+    """Return the names of the one ``ClassLabel`` that a directory's description has."""
+    if not (described := directory / "dataset_info.json").is_file():
         return None
     features = _described(described).get("features")
     if not isinstance(features, dict):
@@ -174,21 +198,21 @@ def _repository(directory: Path, split: str | None) -> Found | None:
     """Return the files of a repository: those of a split, or of the only one."""
     inside = directory / "data"
     # Two entries tell a folder of samples, which may have millions of files, from a repository.
-    if list(itertools.islice(_visible(directory), 2)) == [inside] and inside.is_dir():
+    if list(itertools.islice(visible(directory), 2)) == [inside] and inside.is_dir():
         directory = inside
     tables = []
-    for path in _visible(directory):
+    for path in visible(directory):
         if not _is_table(path):
             # With anything else in it, it is rather a folder whose files are samples.
             return None
         tables.append(path)
     families: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(tables, key=_place):
+    for path in sorted(tables, key=place):
         families[_stem(path)].append(path)
     return _chosen(directory, families, split)
 
 
-def _visible(directory: Path) -> Iterator[Path]:
+def visible(directory: Path) -> Iterator[Path]:
     """Yield what is in a directory, without descriptions and hidden files, as it is listed."""
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -200,7 +224,7 @@ def _is_table(path: Path) -> bool:
     return path.suffix in _SUFFIXES and path.is_file()
 
 
-def _place(path: Path) -> list[tuple[int, str]]:
+def place(path: Path) -> list[tuple[int, str]]:
     """Return what sorts files: their numbers count as such."""
     return [(int(word) if word.isdecimal() else -1, word) for word in _NUMBER.split(path.stem)]
 

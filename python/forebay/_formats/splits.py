@@ -1,17 +1,19 @@
 """The files of one split of a directory that holds several.
 
-A split is a directory of its own in it (``d/train``), or the shards of that name in a directory of
-Hugging Face (``d/train-00000-of-00002.parquet``).
+A split is a directory of its own in it (``d/train``), the shards of that name in a directory of
+Hugging Face (``d/train-00000-of-00002.parquet``), or the files whose names begin with it
+(``d/train-0.parquet``, ``d/train_1.tar``, ``d/train.h5``).
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from forebay._core import option_error
-from forebay._formats.huggingface_directory import Found, data_files
+from forebay._formats.huggingface_directory import Found, data_files, place, visible
 from forebay._paths import MAX_NAMED
 
 __all__ = ["split_files"]
@@ -41,8 +43,12 @@ def split_files(paths: Sequence[str], split: object) -> Found:
         return data_files(str(below)) or Found([below])
     if (found := data_files(str(directory), split)) is not None:
         return found
+    begins = re.compile(rf"{re.escape(split)}([-_.].*)?", re.DOTALL)
+    files = [path for path in visible(directory) if begins.fullmatch(path.name) and path.is_file()]
+    if files:
+        return Found(sorted(files, key=place))
     names = itertools.islice(sorted(path.name for path in directory.iterdir()), MAX_NAMED)
     raise option_error(
         f"forebay.open: {directory} has no split {split!r}; it holds {', '.join(names) or 'nothing'}",
-        "a split is a directory in it, or shards such as train-00000-of-00002.parquet",
+        "a split is a directory in it, or files that begin with its name, such as train-00000-of-00002.parquet",
     )
