@@ -185,7 +185,7 @@ def test_records_of_equal_length_are_an_array_of_bytes(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("target", ["a.npy", "a.npz", "a.h5", "a.bin"])
+@pytest.mark.parametrize("target", ["a.npy", "a.npz", "a.bin"])
 def test_records_of_different_lengths_are_no_array(tmp_path, records, target, says):
     with says(OptionError, "data"):
         convert(source_of(records[0]), tmp_path / target)
@@ -709,11 +709,14 @@ def test_a_labelled_folder_becomes_what_image_loaders_read(tmp_path, labelled):
     ]
 
 
-def test_files_of_one_length_become_both_fields_of_hdf5_and_others_are_told_where_to(
-    tmp_path, labelled, says
-):
-    with says(OptionError, "tar"):
-        convert(source_of(labelled), tmp_path / "a.h5")
+def test_files_of_any_length_become_both_fields_of_hdf5(tmp_path, labelled):
+    convert(source_of(labelled), tmp_path / "any.h5")
+    expected = files_of(labelled)
+    with h5py.File(tmp_path / "any.h5") as file:
+        assert list(file["label"]) == [label for label, _, _ in expected]
+        assert [row.tobytes() for row in file["data"]] == [data for _, _, data in expected]
+    found = forebay.open(tmp_path / "any.h5")
+    assert [bytes(one["data"]) for one in found] == [data for _, _, data in expected]
     for path in labelled.rglob("*.j*"):
         path.write_bytes(path.read_bytes()[:90])
     for path in labelled.rglob("*.J*"):
