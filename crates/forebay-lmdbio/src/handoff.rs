@@ -14,7 +14,12 @@
 //! one: a root whose ranks have waited for long proceeds alone, from its last position over the
 //! records in between. So does a root whose process is no leader. A range whose node has left is
 //! skipped. This is slow but correct.
+//!
+//! Waiting is a state machine: [`Handoff::begin`] says whether there is a cursor to wait for,
+//! [`Handoff::poll`] what the time and the inbox make of the wait. Neither reads a clock or blocks;
+//! [`Handoff::wait`] does both for them.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -35,6 +40,37 @@ struct RankRange {
     /// Index of the node; `None` for one without a link.
     node: Option<usize>,
     ranks: Range<u32>,
+}
+
+/// What a root knows while it waits for a cursor.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WaitFacts {
+    /// How long it has waited.
+    waited: Duration,
+    /// The session has ended.
+    is_stopped: bool,
+    /// A rank of the node has all samples before the step, and lacks those of the step.
+    is_starving: bool,
+}
+
+/// What a root finds in its inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inbox {
+    Message(Vec<u8>),
+    Empty,
+    /// No message can be sent or received any more.
+    Closed,
+}
+
+/// The state of a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The cursor is there.
+    Cursor(Vec<u8>),
+    /// The root proceeds from its last position.
+    Alone,
+    /// The root waits on.
+    Pending,
 }
 
 /// A root's side of the handoff.
@@ -66,35 +102,73 @@ impl Handoff {
 
     /// Waits for the cursor of a range; `None`: the root proceeds from its last position.
     pub(crate) fn wait(&mut self, step: u64, range: u32, host: &dyn LocatorHost) -> Option<Vec<u8>> {
-        if self.closed || !host.is_linked() {
-            return None;
-        }
-        let before = (range as usize + self.ranges.len() - 1) % self.ranges.len();
-        if self.ranges[before].node == self.node || (step, range) == (self.start, 0) {
-            return None;
-        }
         let begun = Instant::now();
-        self.kept = self.kept.split_off(&(step, range));
+        let mut state = if host.is_linked() { self.begin(step, range) } else { Wait::Alone };
         loop {
-            if let Some(cursor) = self.kept.remove(&(step, range)) {
-                self.expects = true;
-                return Some(cursor);
+            match state {
+                Wait::Cursor(cursor) => return Some(cursor),
+                Wait::Alone => return None,
+                Wait::Pending => {}
             }
-            let starves = || begun.elapsed() > GRACE && host.is_starving(step);
-            let stop = || !self.expects || host.is_stopped() || starves();
-            match host.receive(&stop) {
-                Ok(Some(message)) => self.keep(&message, (step, range)),
-                Ok(None) => {
-                    self.expects = false;
-                    return None;
-                }
-                // No node is left that could send one; ranks detect a lost node elsewhere.
-                Err(_) => {
-                    self.closed = true;
-                    return None;
-                }
+            let facts = Cell::new(WaitFacts::default());
+            let stop = || {
+                let waited = begun.elapsed();
+                facts.set(WaitFacts {
+                    waited,
+                    is_stopped: host.is_stopped(),
+                    is_starving: host.is_starving(step),
+                });
+                self.gives_up(facts.get())
+            };
+            let inbox = match host.receive(&stop) {
+                Ok(Some(message)) => Inbox::Message(message),
+                Ok(None) => Inbox::Empty,
+                Err(_) => Inbox::Closed,
+            };
+            state = self.poll(step, range, facts.get(), &inbox);
+        }
+    }
+
+    /// Begins to wait for the cursor of a range.
+    pub(crate) fn begin(&mut self, step: u64, range: u32) -> Wait {
+        let before = (range as usize + self.ranges.len() - 1) % self.ranges.len();
+        if self.closed || self.ranges[before].node == self.node || (step, range) == (self.start, 0) {
+            return Wait::Alone;
+        }
+        self.kept = self.kept.split_off(&(step, range));
+        self.look(step, range)
+    }
+
+    /// Goes on with a wait: takes a message, and decides whether to wait on.
+    pub(crate) fn poll(&mut self, step: u64, range: u32, facts: WaitFacts, inbox: &Inbox) -> Wait {
+        match inbox {
+            Inbox::Message(message) => {
+                self.keep(message, (step, range));
+                self.look(step, range)
+            }
+            Inbox::Empty if self.gives_up(facts) => {
+                self.expects = false;
+                Wait::Alone
+            }
+            Inbox::Empty => Wait::Pending,
+            // No node is left that could send one; ranks detect a lost node elsewhere.
+            Inbox::Closed => {
+                self.closed = true;
+                Wait::Alone
             }
         }
+    }
+
+    /// Whether a root with an empty inbox proceeds alone.
+    fn gives_up(&self, WaitFacts { waited, is_stopped, is_starving }: WaitFacts) -> bool {
+        !self.expects || is_stopped || (waited > GRACE && is_starving)
+    }
+
+    /// Takes the cursor of a range, if it has arrived.
+    fn look(&mut self, step: u64, range: u32) -> Wait {
+        let Some(cursor) = self.kept.remove(&(step, range)) else { return Wait::Pending };
+        self.expects = true;
+        Wait::Cursor(cursor)
     }
 
     fn keep(&mut self, message: &[u8], now: (u64, u32)) {
@@ -273,6 +347,45 @@ mod tests {
         assert_eq!(alone.wait(6, 0, &host), None);
         assert_eq!(alone.pass_on(6, 0, Vec::new, &host), 0);
         assert_eq!(host.incoming.borrow().len(), 1, "nothing was received");
+    }
+
+    #[test]
+    fn a_root_waits_for_the_grace_and_longer_while_no_rank_starves() {
+        let empty = WaitFacts::default();
+        let late = WaitFacts { waited: GRACE + Duration::from_millis(1), ..empty };
+        for (facts, expected) in [
+            (empty, Wait::Pending),
+            (WaitFacts { is_starving: true, ..empty }, Wait::Pending),
+            (WaitFacts { waited: GRACE, is_starving: true, ..empty }, Wait::Pending),
+            (late, Wait::Pending),
+            (WaitFacts { is_starving: true, ..late }, Wait::Alone),
+            (WaitFacts { is_stopped: true, ..empty }, Wait::Alone),
+        ] {
+            let mut handoff = handoff(1);
+            assert_eq!(handoff.begin(5, 1), Wait::Pending);
+            assert_eq!(handoff.poll(5, 1, facts, &Inbox::Empty), expected, "{facts:?}");
+            // A root that went on alone once expects no cursor in time.
+            let next = if expected == Wait::Alone { Wait::Alone } else { Wait::Pending };
+            assert_eq!(handoff.begin(6, 1), Wait::Pending);
+            assert_eq!(handoff.poll(6, 1, empty, &Inbox::Empty), next, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_comes_late_makes_the_root_expect_the_next_ones_again() {
+        let message = |step: u64| Inbox::Message([&step.to_le_bytes()[..], &[1, 0, 0, 0], b"here"].concat());
+        let stopped = WaitFacts { is_stopped: true, ..WaitFacts::default() };
+        let mut handoff = handoff(1);
+        assert_eq!(handoff.begin(5, 1), Wait::Pending);
+        assert_eq!(handoff.poll(5, 1, stopped, &Inbox::Empty), Wait::Alone);
+        assert_eq!(handoff.begin(6, 1), Wait::Pending);
+        assert_eq!(handoff.poll(6, 1, stopped, &message(7)), Wait::Pending, "it is of a later step");
+        assert_eq!(handoff.poll(6, 1, stopped, &message(6)), Wait::Cursor(b"here".to_vec()));
+        assert_eq!(handoff.begin(7, 1), Wait::Cursor(b"here".to_vec()), "it was kept");
+        assert_eq!(handoff.begin(8, 1), Wait::Pending);
+        assert_eq!(handoff.poll(8, 1, WaitFacts::default(), &Inbox::Empty), Wait::Pending);
+        assert_eq!(handoff.poll(8, 1, WaitFacts::default(), &Inbox::Closed), Wait::Alone);
+        assert_eq!(handoff.begin(9, 1), Wait::Alone, "no cursor can come any more");
     }
 
     #[test]
