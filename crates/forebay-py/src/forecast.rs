@@ -5,7 +5,7 @@ use forebay_engine::Error;
 use forebay_plan::{
     Copies, Kind, LastBatch, NodeReads, Order, OrderSpec, ReadRates, TierForecast, TierLevel, default_group,
 };
-use forebay_tier::{CHUNK_BYTES, PIECE_BYTES};
+use forebay_types::{CHUNK_BYTES, PIECE_BYTES};
 use pyo3::prelude::*;
 use serde_json::json;
 

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use forebay_tier::{CHUNK_BYTES, CopyRecord, Log, MAX_SLOTS, PIECE_BYTES, PIECES, PieceSum, Record};
+use forebay_tier::{CopyRecord, Log, MAX_SLOTS, PieceSum, Record};
+use forebay_types::{CHUNK_BYTES, PIECE_BYTES, PIECES};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();

@@ -3,10 +3,9 @@
 use std::num::NonZeroU64;
 
 use forebay_io::At;
-use forebay_types::ShardId;
+use forebay_types::{CHUNK_BYTES, Pieces, ShardId};
 use rustix::fs::Advice;
 
-use crate::chunk::{CHUNK_BYTES, Pieces};
 use crate::tiered_files::TieredFiles;
 
 impl TieredFiles {

@@ -10,9 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_io::{At, SampleFileTable};
-use forebay_types::ShardId;
-
-use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, run_bytes};
+use forebay_types::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, ShardId, run_bytes};
 
 /// Where the bytes of a data set are in chunks.
 pub struct ChunkMap {

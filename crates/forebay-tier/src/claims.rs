@@ -7,8 +7,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use forebay_host::{Map, sealed_memfd};
+use forebay_types::{ChunkId, Pieces};
 
-use crate::chunk::{ChunkId, Pieces};
 use crate::error::TierError;
 use crate::words::ClaimWord;
 

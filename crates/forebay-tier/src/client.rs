@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{Packet, PacketSocket, Received, Sent, own_pidfd};
+use forebay_types::{ChunkId, Pieces};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::chunk::{ChunkId, Pieces};
 use crate::claims::Claims;
 use crate::daemon::socket_path;
 use crate::entry::{Entry, MAX_LEVELS, SlotId};

@@ -25,9 +25,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, ReadError, Transfer};
-use forebay_types::ShardId;
+use forebay_types::{ChunkId, PIECE_BYTES, PIECES, Pieces, ShardId};
 
-use crate::chunk::{ChunkId, PIECE_BYTES, PIECES, Pieces};
 use crate::chunk_map::Geometry;
 use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;

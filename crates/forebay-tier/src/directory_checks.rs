@@ -149,9 +149,9 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::chunk::CHUNK_BYTES;
     use crate::own_mounts::{bind, with_own_mounts};
     use crate::slab_files::SlabFiles;
+    use forebay_types::CHUNK_BYTES;
 
     fn tier(path: &Path, bytes: u64) -> TierSpec {
         TierSpec { path: path.to_owned(), bytes, keep: false, force: false }

@@ -1,6 +1,6 @@
 //! Where the copy of a chunk is: one word of the table.
 
-use crate::chunk::Pieces;
+use forebay_types::Pieces;
 
 /// Levels, at most.
 pub const MAX_LEVELS: usize = forebay_io::MAX_COPY_LEVELS;

@@ -1,7 +1,7 @@
 //! Storage tiers: copies of chunks of a data set on faster storage of the node.
 //!
-//! - [`chunk`]: how a data set is cut: chunks of 1 MiB, pieces of 64 KiB. `source` says which file
-//!   a copy is of; `entry` says where the copy of a chunk is.
+//! - `chunk_map`: how a data set is cut into chunks and pieces. `source` says which file a copy is
+//!   of; `entry` says where the copy of a chunk is.
 //!
 //! A *level* is one tier: a directory of slab files and a log. One daemon per user and set of
 //! levels allocates slots, writes the logs and publishes copies in a table in shared memory. The
@@ -15,7 +15,6 @@
 
 mod backing;
 mod cache_advice;
-pub mod chunk;
 mod chunk_map;
 mod claims;
 mod clear;
@@ -57,7 +56,6 @@ mod writer;
 mod writers;
 
 pub use backing::backing_identity;
-pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
 pub use clear::{clear, drop_copies};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::chunk::{ChunkId, Pieces};
+use forebay_types::{ChunkId, Pieces};
+
 use crate::copy_buffers::CopyBuffer;
 use crate::entry::SlotId;
 use crate::error::TierError;

@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use forebay_host::{Map, sealed_copy};
+use forebay_types::ChunkId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chunk::ChunkId;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::log::PieceSum;

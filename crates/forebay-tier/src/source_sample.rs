@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use forebay_io::ShardFiles;
+use forebay_types::{CHUNK_BYTES, ChunkId, PIECE_BYTES, Pieces};
 
-use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
 use crate::client::{Attached, Client};
 use crate::entry::{Entry, SlotId};

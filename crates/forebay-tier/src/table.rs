@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_host::{Map, published_memfd};
+use forebay_types::ChunkId;
 
-use crate::chunk::ChunkId;
 use crate::claims::Claims;
 use crate::entry::{Entry, MAX_LEVELS};
 use crate::error::TierError;
@@ -194,8 +194,8 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::Pieces;
     use crate::entry::SlotId;
+    use forebay_types::Pieces;
 
     #[test]
     fn a_client_sees_what_the_daemon_publishes() {

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
-use forebay_types::ShardId;
+use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
-use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
 use crate::client::{Attached, CHUNKS_AT_ONCE, Client};
 use crate::copy_buffers::CopyBuffers;

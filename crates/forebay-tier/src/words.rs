@@ -5,8 +5,8 @@
 //! finds these bytes. `tests/loom_words.rs` checks both words in every interleaving.
 
 use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use forebay_types::Pieces;
 
-use crate::chunk::Pieces;
 use crate::entry::Entry;
 
 /// The claims of a chunk.

@@ -23,8 +23,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_host::{ThreadError, fork};
+use forebay_types::CHUNK_BYTES;
 
-use crate::chunk::CHUNK_BYTES;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::flush::{DirtyParts, PART_BYTES};
@@ -420,9 +420,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::chunk::{ChunkId, Pieces};
     use crate::copy_buffers::CopyBuffers;
     use crate::offer::SourceCheck;
+    use forebay_types::{ChunkId, Pieces};
 
     const SLOTS_OF_SLAB: u64 = 3;
     const FOREVER: Duration = Duration::MAX;

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_tier::daemon::Server;
-use forebay_tier::{
-    ChunkId, Client, Copied, DaemonAddress, Entry, PieceSum, Pieces, SlotId, Source, SourceKey, TierSpec,
-};
+use forebay_tier::{Client, Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey, TierSpec};
+use forebay_types::{ChunkId, Pieces};
 
 /// A daemon in a thread, until it is dropped.
 struct Daemon {

@@ -4,7 +4,8 @@
 #![cfg(loom)]
 
 use forebay_tier::words::{ClaimWord, EntryWord};
-use forebay_tier::{Entry, Pieces, SlotId};
+use forebay_tier::{Entry, SlotId};
+use forebay_types::Pieces;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};

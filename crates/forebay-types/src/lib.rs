@@ -10,10 +10,12 @@
 //! sample. This crate does no I/O and holds no policy.
 #![forbid(unsafe_code)]
 
+mod chunk;
 mod field;
 mod located;
 mod sample_location;
 
+pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, run_bytes};
 pub use field::{Dtype, Field, Layout};
 pub use located::{CodecChain, Located, Piece, Slice, Unit};
 pub use sample_location::SampleLocation;

@@ -2,8 +2,8 @@
 //! checks a single value.
 
 use forebay_plan::config::MAX_READERS;
-use forebay_tier::{CHUNK_BYTES, PIECE_BYTES};
 use forebay_transport::MAX_ANSWER_BYTES;
+use forebay_types::{CHUNK_BYTES, PIECE_BYTES};
 use serde_json::Value;
 
 /// Most samples per step, groups, windows and the like: more than any machine holds.

@@ -8,10 +8,10 @@ use forebay_io::ShardFiles;
 use forebay_plan::config::Settings;
 use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel};
 use forebay_tier::{
-    CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
-    check_sources, differing_sources,
+    Client, DaemonAddress, Source, SourceState, TierError, TierSetup, TieredFiles, check_sources,
+    differing_sources,
 };
-use forebay_types::{Located, Piece, SampleId};
+use forebay_types::{CHUNK_BYTES, Located, PIECE_BYTES, Piece, SampleId};
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;

@@ -14,8 +14,8 @@
 use forebay_format::Index;
 use forebay_io::At;
 use forebay_plan::{ChunkSet, NO_OWNER, NodeShares, ShareUnit};
-use forebay_tier::{CHUNK_BYTES, ChunkMap, PIECE_BYTES};
-use forebay_types::{Extent, Located, Piece, SampleId};
+use forebay_tier::ChunkMap;
+use forebay_types::{CHUNK_BYTES, Extent, Located, PIECE_BYTES, Piece, SampleId};
 
 use crate::error::Error;
 use crate::host::Host;

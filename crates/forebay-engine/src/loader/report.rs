@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
 use forebay_plan::{Copies, Kind, LastBatch, Mixture, NoCopies, Order, Stop};
-use forebay_tier::CHUNK_BYTES;
+use forebay_types::CHUNK_BYTES;
 use serde_json::{Value, json};
 
 use crate::base::fallback::{Fallback, record};

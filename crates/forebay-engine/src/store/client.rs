@@ -10,11 +10,11 @@ use forebay_format::Index;
 use forebay_host::Map;
 use forebay_io::{At, ShardFiles};
 use forebay_plan::StoreLayout;
-use forebay_tier::{CHUNK_BYTES, ChunkMap};
+use forebay_tier::ChunkMap;
 use forebay_transport::{
     Destination, FetcherOptions, MAX_COUNT, Peer, Piece, Secret, TcpFetcher, TransportError,
 };
-use forebay_types::{Extent, Rank};
+use forebay_types::{CHUNK_BYTES, Extent, Rank};
 
 use crate::config::options::{OnLost, Options};
 use crate::dataset::tier_sources::chunk_map;

@@ -17,7 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_format::{Dataset, Index};
 use forebay_host::available_bytes;
 use forebay_io::ShardFiles;
-use forebay_tier::{CHUNK_BYTES, ChunkMap, SourceState};
+use forebay_tier::{ChunkMap, SourceState};
+use forebay_types::CHUNK_BYTES;
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::dataset::tier_sources::sources;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_host::Draft;
 use forebay_io::{At, Failing, ShardFiles};
-use forebay_tier::{CHUNK_BYTES, ChunkMap, Geometry};
+use forebay_tier::{ChunkMap, Geometry};
+use forebay_types::CHUNK_BYTES;
 
 use crate::error::Error;
 use crate::host::Host;

@@ -16,11 +16,10 @@ use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
-use forebay_tier::CHUNK_BYTES;
 use forebay_transport::{
     DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
 };
-use forebay_types::Rank;
+use forebay_types::{CHUNK_BYTES, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::Fallback;

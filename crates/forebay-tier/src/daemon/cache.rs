@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::chunk::{ChunkId, Pieces};
+use forebay_types::{ChunkId, Pieces};
+
 use crate::daemon::file_store::RootId;
 use crate::daemon::level::{Level, LevelParts};
 use crate::daemon::replay::{Found, FoundSource};

@@ -6,10 +6,10 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use forebay_types::CHUNK_BYTES;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::chunk::CHUNK_BYTES;
 use crate::daemon::file_store::FileStore;
 use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
 use crate::error::TierError;

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_types::CHUNK_BYTES;
 use rustix::io::Errno;
 
-use crate::chunk::CHUNK_BYTES;
 use crate::daemon::file_store::FileStore;
 use crate::daemon::read_only::ReadOnlyView;
 use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
@@ -465,9 +465,9 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::chunk::Pieces;
     use crate::faulty_level::{Call, Fault, FaultyLevel};
     use crate::slab_files::SlabFiles;
+    use forebay_types::Pieces;
 
     const KEY: SourceKey = SourceKey([1; 16]);
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use crate::chunk::Pieces;
+use forebay_types::Pieces;
+
 use crate::daemon::slab::{Slab, Slot};
 use crate::daemon::sums::add_sums;
 use crate::error::TierError;

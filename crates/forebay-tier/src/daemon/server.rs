@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory};
+use forebay_types::{ChunkId, Pieces};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::cache::Cache;
 use crate::daemon::level::LevelParts;
 use crate::daemon::run::Runs;

@@ -1,7 +1,8 @@
 //! Checksums of the pieces of a copy, as the daemon keeps them: it has those of every copy that is
 //! not in memory, so they are packed.
 
-use crate::chunk::{PIECE_BYTES, Pieces};
+use forebay_types::{PIECE_BYTES, Pieces};
+
 use crate::log::PieceSum;
 
 /// See the module header.

@@ -6,8 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use forebay_table::{Identity, SourceFile};
+use forebay_types::{CHUNK_BYTES, PIECES};
 
-use crate::chunk::{CHUNK_BYTES, PIECES};
 use crate::entry::{MAX_FILES, MAX_SLABS, MAX_SLOTS};
 use crate::source::SourceKey;
 

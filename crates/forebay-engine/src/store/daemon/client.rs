@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use forebay_host::{HostError, Map, PacketSocket, Received, Sent, fork, own_pidfd, runtime_directory_path};
-use forebay_tier::CHUNK_BYTES;
+use forebay_types::CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 
 use forebay_host::{HostError, Map, sealed_copy, sealed_length};
-use forebay_tier::CHUNK_BYTES;
+use forebay_types::CHUNK_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Version of all messages.

@@ -12,7 +12,7 @@ use forebay_host::{
     HostError, Packet, PacketListener, PacketSocket, Received, Sent, SocketLock, available_bytes,
     limit_bytes, sealed_copy,
 };
-use forebay_tier::CHUNK_BYTES;
+use forebay_types::CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
