@@ -20,8 +20,10 @@
 //! - `back_pressure`: whether a rank fills one more batch ([`BufferUse`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
+//! - `share_units`: how a data set is cut into the units that nodes share out ([`share_units`]), and
+//!   what lies where ([`SamplePlaces`](forebay_types::SamplePlaces)).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
-//!   chunks ([`ChunkSet`]).
+//!   chunks ([`ChunkSet`]); `unit_ranges`: which bytes a unit takes ([`UnitCost`]).
 //! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]).
 //! - `stream_memory`: which units the nodes keep in memory beside windows of what they stream
 //!   ([`StreamMemory`]); `stream_sections`: how these windows move on.
@@ -65,6 +67,7 @@ mod reads;
 mod runs;
 mod schedule;
 mod segment;
+mod share_units;
 mod shuffle_quality;
 mod staging;
 mod state;
@@ -73,6 +76,7 @@ mod strategy;
 mod stream_memory;
 mod stream_sections;
 mod tier_forecast;
+mod unit_ranges;
 
 pub use announce_window::AnnounceWindow;
 pub use back_pressure::BufferUse;
@@ -95,6 +99,9 @@ pub use readers::{home_of_reader, next_block_of_reader, reader_of_block};
 pub use reads::plan_into;
 pub use schedule::{Next, Schedule};
 pub use segment::{Demand, Segment};
+pub use share_units::{
+    Progress, chunk_owners, chunks_of_share, data_set_key, share_unit_bytes, share_units, stream_unit_bytes,
+};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
@@ -105,3 +112,4 @@ pub use strategy::{
 };
 pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes};
 pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};
+pub use unit_ranges::{UnitCost, kept_ranges, unit_costs};

@@ -10,7 +10,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_io::{At, SampleFileTable};
-use forebay_types::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, ShardId, run_bytes};
+use forebay_types::{
+    CHUNK_BYTES, ChunkId, ChunkPlace, ChunkPlaces, PIECE_BYTES, PIECES, Pieces, ShardId, run_bytes,
+};
 
 /// Where the bytes of a data set are in chunks.
 pub struct ChunkMap {
@@ -288,6 +290,17 @@ impl ChunkMap {
                 Some((geometry, start))
             }
         }
+    }
+}
+
+impl ChunkPlaces for ChunkMap {
+    fn chunks(&self) -> u64 {
+        self.chunks()
+    }
+
+    fn chunk_at(&self, shard: ShardId, offset: u64) -> Option<ChunkPlace> {
+        let (geometry, offset) = self.locate(At { shard, offset, direct: false })?;
+        Some(ChunkPlace { chunk: geometry.chunk.0, chunk_bytes: geometry.bytes, offset })
     }
 }
 

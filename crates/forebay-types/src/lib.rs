@@ -13,11 +13,13 @@
 mod chunk;
 mod field;
 mod located;
+mod places;
 mod sample_location;
 
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, run_bytes};
 pub use field::{Dtype, Field, Layout};
 pub use located::{CodecChain, Located, Piece, Slice, Unit};
+pub use places::{ChunkPlace, ChunkPlaces, SamplePlaces};
 pub use sample_location::SampleLocation;
 
 use serde::{Deserialize, Serialize};

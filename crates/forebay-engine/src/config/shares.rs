@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use forebay_format::Index;
 use forebay_io::ShardFiles;
-use forebay_plan::{Kind, NodeShares};
+use forebay_plan::{Kind, NodeShares, data_set_key, share_unit_bytes, share_units, stream_unit_bytes};
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
-use crate::dataset::share_units::{key_of, share_units, stream_unit_bytes, unit_bytes};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
@@ -84,9 +83,16 @@ fn cut(
     let (data_bytes, count) = (index.record_bytes(), nodes.len() as u64);
     let unit_bytes = match options.kind(1, 1, 1)? {
         Kind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
-        _ => unit_bytes(data_bytes, samples, count),
+        _ => share_unit_bytes(data_bytes, samples, count),
     };
-    let units = share_units(index, &map, unit_bytes, caller)?;
-    let shares = NodeShares::new(samples, &units, nodes, key_of(fingerprint));
+    let units = share_units(&**index, &map, unit_bytes, &mut sharing(caller))?;
+    let shares = NodeShares::new(samples, &units, nodes, data_set_key(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })
+}
+
+/// Reports the progress of sharing out samples.
+pub(crate) fn sharing(caller: &dyn Host) -> impl FnMut(u64, u64) -> Result<(), Error> + '_ {
+    |done, samples| {
+        if caller.progress("share out the samples", done, samples) { Ok(()) } else { Err(Error::Interrupted) }
+    }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use forebay_format::Index;
 use forebay_io::ShardFiles;
 use forebay_plan::config::Settings;
-use forebay_plan::{ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel};
+use forebay_plan::{
+    ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel, chunks_of_share,
+};
 use forebay_tier::{
     Client, DaemonAddress, Source, SourceState, TierError, TierSetup, TieredFiles, check_sources,
     differing_sources,
@@ -15,8 +17,8 @@ use forebay_types::{CHUNK_BYTES, Located, PIECE_BYTES, Piece, SampleId};
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
+use crate::config::shares::sharing;
 use crate::dataset::IndexedDataset;
-use crate::dataset::share_units::chunks_of_share;
 use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
@@ -161,7 +163,8 @@ pub(crate) fn decide(
     let nodes = (u64::from(options.size) / options.local_ranks.len().max(1) as u64).max(1);
     let data_bytes: u64 = sources.iter().map(|source| source.bytes).sum();
     let samples = index.samples().max(1);
-    let own_chunks = order.shares().map(|shares| chunks_of_share(index, &map, shares, own_node, caller));
+    let own_chunks =
+        order.shares().map(|shares| chunks_of_share(&**index, &map, shares, own_node, &mut sharing(caller)));
     let own_chunks = own_chunks.transpose().map_err(|error| TierError::Protocol {
         attempt: "find the chunks of this node's share",
         expected: "an index that locates all samples".into(),

@@ -9,10 +9,8 @@ pub(crate) mod field_decoders;
 pub(crate) mod open;
 pub(crate) mod ragged_size;
 pub(crate) mod retained_values;
-pub(crate) mod share_units;
 pub(crate) mod shuffle_quality;
 pub(crate) mod tier_sources;
-pub(crate) mod unit_ranges;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

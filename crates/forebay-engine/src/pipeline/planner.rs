@@ -15,7 +15,7 @@ use forebay_plan::{
     Next, Plan, PlanWindow, SEGMENTS_AHEAD, Schedule, Segment, StagingRing, may_end_planning, plan_into,
     read_ahead_end,
 };
-use forebay_types::{Located, SampleId};
+use forebay_types::{Located, SampleId, SamplePlaces};
 
 use crate::config::{LATER_RESIDENT_PERCENT, is_resident};
 use crate::error::Error;
@@ -44,9 +44,7 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     let tranche_steps = context.settings.first_segment_steps..=context.settings.segment_steps;
     let mut schedule = Schedule::new(&context.order, &context.node_ranks, session.start, tranche_steps);
     let mut staging = StagingRing::new(region.layout().staging_bytes, region.layout().blocks as u64);
-    // Where samples have files of their own, there are too many of them for a list.
-    let shards = if context.index.has_sample_files() { &[] } else { context.index.shards() };
-    let shard_bytes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
+    let shard_bytes = context.index.shard_bytes();
     let roots = RootLookup::new(session);
     let mut waiting: Option<Segment> = None;
     let mut ids: Vec<SampleId> = Vec::new();

@@ -7,10 +7,9 @@ use std::os::fd::OwnedFd;
 use forebay_format::Index;
 use forebay_host::Draft;
 use forebay_io::{Failing, ShardFiles};
-use forebay_plan::{NodeShares, Order};
+use forebay_plan::{NodeShares, Order, kept_ranges};
 use forebay_types::{Extent, Located};
 
-use crate::dataset::unit_ranges::kept_ranges;
 use crate::error::Error;
 use crate::host::Host;
 use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};

@@ -9,13 +9,13 @@
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_plan::config::Budget;
-use forebay_plan::{Kind, NodeMemory, Order, OrderError, StreamMemory, UnitBytes};
+use forebay_plan::{
+    Kind, NodeMemory, Order, OrderError, StreamMemory, UnitBytes, UnitCost, data_set_key, unit_costs,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::{Options, StoreSize};
-use crate::config::shares::JobShares;
-use crate::dataset::share_units::key_of;
-use crate::dataset::unit_ranges::{UnitCost, unit_costs};
+use crate::config::shares::{JobShares, sharing};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::Links;
@@ -102,12 +102,12 @@ pub(crate) fn choose(
 ) -> Result<Choice, Error> {
     let &ResidentQuestion { options, index, job_shares, fingerprint, links, budget, .. } = question;
     let JobShares { shares, own_node, .. } = job_shares;
-    let costs = unit_costs(index, shares, ENTRY_BYTES, caller)?;
+    let costs = unit_costs(index, shares, ENTRY_BYTES, &mut sharing(caller))?;
     let bytes: Vec<UnitBytes> = costs.iter().map(|cost| cost.memory).collect();
     let own_units = (0..shares.units()).filter(|unit| shares.holder(*unit) == *own_node);
     let owned_bytes = own_units.map(|unit| bytes[unit].resident).sum();
     let memory = exchange(links, &node_memory(question, owned_bytes)?, caller)?;
-    let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, key_of(fingerprint));
+    let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, data_set_key(fingerprint));
     let choosing = Choosing { question, order, streams: &streams };
     let (order, window) = choosing.choose()?;
     let is_streamed = |order: &Order| {

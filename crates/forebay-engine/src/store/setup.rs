@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
-use forebay_plan::{NO_OWNER, NodeShares, StoreLayout};
+use forebay_plan::{NO_OWNER, NodeShares, StoreLayout, chunk_owners, data_set_key};
 use forebay_transport::{
     DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
 };
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::Fallback;
 use crate::config::options::{Options, StoreSize};
-use crate::dataset::share_units::{chunk_owners, key_of};
+use crate::config::shares::sharing;
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
@@ -162,7 +162,7 @@ pub(crate) fn set_up(
         question;
     let map = chunk_map(files, index)?;
     let owners = match shares {
-        Some(shares) => chunk_owners(index, &map, shares, caller)?,
+        Some(shares) => chunk_owners(&**index, &map, shares, &mut sharing(caller))?,
         None => vec![0; map.chunks() as usize],
     };
     let (own_node, nodes) = links.map_or((0, 1), |links| (links.own_node(), links.nodes()));
@@ -175,7 +175,7 @@ pub(crate) fn set_up(
     let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
     let alone = || {
         let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { own_slots } else { 0 }).collect();
-        own_chunks(&StoreLayout::new(&owners, &all, key_of(fingerprint)))
+        own_chunks(&StoreLayout::new(&owners, &all, data_set_key(fingerprint)))
     };
     if let Some(room) = keeping.room_beside_others(alone) {
         own_slots = slots(size, owned, room, mappable)?;
@@ -184,7 +184,7 @@ pub(crate) fn set_up(
     let mut plan = StorePlan {
         owners,
         slots: all_slots,
-        key: key_of(fingerprint),
+        key: data_set_key(fingerprint),
         own_node,
         peers: Vec::new(),
         secret: [0; 32],

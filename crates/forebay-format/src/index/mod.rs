@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_io::Links;
-use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
+use forebay_types::{
+    CodecChain, Extent, Field, Located, Piece, SampleId, SamplePlaces, ShardId, Slice, Unit,
+};
 
 use crate::codec::{self, CodecError};
 use crate::schema::Schema;
@@ -495,4 +497,23 @@ fn push_pieces(part: &Part, shard: ShardId, out: &mut Located) -> Vec<Piece> {
             PartPiece::Literal(bytes) => out.push_literal(bytes),
         })
         .collect()
+}
+
+impl SamplePlaces for Index {
+    type Error = Error;
+
+    fn samples(&self) -> u64 {
+        self.samples()
+    }
+
+    fn shard_bytes(&self) -> Vec<u64> {
+        if self.has_sample_files() {
+            return Vec::new();
+        }
+        self.shards().iter().map(|shard| shard.bytes).collect()
+    }
+
+    fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), Error> {
+        self.locate(ids, out)
+    }
 }

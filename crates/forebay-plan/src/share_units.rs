@@ -9,16 +9,13 @@
 //!   alone.
 //! - Samples that are decoded together begin at the same byte, so they are in one unit.
 //!
-//! Each walk looks at all samples once.
+//! Each walk looks at all samples once, and reports its progress, which may end it.
 
-use forebay_format::Index;
-use forebay_io::At;
-use forebay_plan::{ChunkSet, NO_OWNER, NodeShares, ShareUnit};
-use forebay_tier::ChunkMap;
-use forebay_types::{CHUNK_BYTES, Extent, Located, PIECE_BYTES, Piece, SampleId};
+use forebay_types::{CHUNK_BYTES, ChunkPlaces, Extent, Located, PIECE_BYTES, Piece, SampleId, SamplePlaces};
 
-use crate::error::Error;
-use crate::host::Host;
+use crate::chunk_set::ChunkSet;
+use crate::node_shares::{NodeShares, ShareUnit};
+use crate::store_layout::NO_OWNER;
 
 /// Samples that are located at a time.
 const SAMPLES_AT_ONCE: u64 = 1 << 14;
@@ -46,12 +43,17 @@ const LEAST_STREAM_UNITS_OF_NODE: u64 = 64;
 const STREAM_UNIT_BYTES: u64 = 256 << 20;
 
 /// What identifies a data set among the keys of permutations and hashes.
-pub(crate) fn key_of(fingerprint: u128) -> u64 {
+#[must_use]
+pub fn data_set_key(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64 ^ fingerprint as u64
 }
 
+/// Reports that so many of so many samples were looked at; an error ends the walk.
+pub type Progress<'a, E> = &'a mut dyn FnMut(u64, u64) -> Result<(), E>;
+
 /// Length of a unit \[bytes\]: a power of two.
-pub(crate) fn unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
+#[must_use]
+pub fn share_unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
     let wanted = (UNIT_SAMPLES * (data_bytes / samples.max(1))).max(data_bytes / MOST_UNITS).max(CHUNK_BYTES);
     let most = data_bytes / (UNITS_OF_NODE * nodes.max(1));
     wanted.min(most).max(PIECE_BYTES).next_power_of_two()
@@ -59,28 +61,32 @@ pub(crate) fn unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
 
 /// Length of a unit of what nodes stream \[bytes\]: a power of two, `asked` if that leaves enough
 /// units. On disks each unit costs a seek, which long ones make up for.
-pub(crate) fn stream_unit_bytes(data_bytes: u64, samples: u64, nodes: u64, asked: Option<u64>) -> u64 {
+#[must_use]
+pub fn stream_unit_bytes(data_bytes: u64, samples: u64, nodes: u64, asked: Option<u64>) -> u64 {
     // Rounded down: the fewest units are a promise, the length is not.
     let for_units = |units: u64| (data_bytes / (units * nodes.max(1)) + 1).next_power_of_two() / 2;
     if let Some(asked) = asked {
         return asked.next_power_of_two().min(for_units(UNITS_OF_NODE)).max(PIECE_BYTES);
     }
-    let plain = unit_bytes(data_bytes, samples, nodes);
+    let plain = share_unit_bytes(data_bytes, samples, nodes);
     let long = for_units(STREAM_UNITS_OF_NODE).min(STREAM_UNIT_BYTES);
     plain.min(for_units(LEAST_STREAM_UNITS_OF_NODE)).max(long).max(PIECE_BYTES)
 }
 
 /// Cuts the data set into units.
-pub(crate) fn share_units(
-    index: &Index,
-    map: &ChunkMap,
+///
+/// # Errors
+/// Those of the index and of `progress`.
+pub fn share_units<P: SamplePlaces, E: From<P::Error>>(
+    places: &P,
+    chunks: &dyn ChunkPlaces,
     unit_bytes: u64,
-    caller: &dyn Host,
-) -> Result<Vec<ShareUnit>, Error> {
+    progress: Progress<'_, E>,
+) -> Result<Vec<ShareUnit>, E> {
     let mut cutter = Cutter { unit_bytes, ..Cutter::default() };
-    walk(index, caller, |sample, extents, new| {
+    walk(places, progress, |sample, extents, new| {
         let longest = extents.iter().max_by_key(|extent| extent.length);
-        let span = longest.and_then(|extent| place(map, extent)).map(|place| place / unit_bytes);
+        let span = longest.and_then(|extent| place(chunks, extent)).map(|place| place / unit_bytes);
         let bytes = new.iter().map(|extent| extent.length).sum();
         cutter.push(Placed { sample, span, bytes });
     })?;
@@ -137,15 +143,18 @@ impl Cutter {
 }
 
 /// The chunks of which a node's share has at least as much as chance would give half of it.
-pub(crate) fn chunks_of_share(
-    index: &Index,
-    map: &ChunkMap,
+///
+/// # Errors
+/// Those of the index and of `progress`.
+pub fn chunks_of_share<P: SamplePlaces, E: From<P::Error>>(
+    places: &P,
+    map: &dyn ChunkPlaces,
     shares: &NodeShares,
     node: usize,
-    caller: &dyn Host,
-) -> Result<ChunkSet, Error> {
+    progress: Progress<'_, E>,
+) -> Result<ChunkSet, E> {
     let mut chunks = vec![(0_u64, 0_u64); map.chunks() as usize];
-    walk(index, caller, |sample, _, new| {
+    walk(places, progress, |sample, _, new| {
         let is_own = shares.node_of(sample) == node;
         for extent in new {
             for (chunk, bytes) in parts(map, *extent) {
@@ -161,15 +170,18 @@ pub(crate) fn chunks_of_share(
 }
 
 /// The node that holds most samples of each chunk.
-pub(crate) fn chunk_owners(
-    index: &Index,
-    map: &ChunkMap,
+///
+/// # Errors
+/// Those of the index and of `progress`.
+pub fn chunk_owners<P: SamplePlaces, E: From<P::Error>>(
+    places: &P,
+    map: &dyn ChunkPlaces,
     shares: &NodeShares,
-    caller: &dyn Host,
-) -> Result<Vec<u16>, Error> {
+    progress: Progress<'_, E>,
+) -> Result<Vec<u16>, E> {
     // Bytes of each node; nearly all chunks are of one or two.
     let mut chunks: Vec<Vec<(u16, u64)>> = vec![Vec::new(); map.chunks() as usize];
-    walk(index, caller, |sample, _, new| {
+    walk(places, progress, |sample, _, new| {
         let node = shares.node_of(sample) as u16;
         for extent in new {
             for (chunk, bytes) in parts(map, *extent) {
@@ -190,20 +202,18 @@ pub(crate) fn chunk_owners(
 
 /// Calls `visit` with each sample, its extents, and those of them that the sample before did not
 /// have: samples that are decoded together share theirs.
-fn walk(
-    index: &Index,
-    caller: &dyn Host,
+fn walk<P: SamplePlaces, E: From<P::Error>>(
+    places: &P,
+    progress: Progress<'_, E>,
     mut visit: impl FnMut(SampleId, &[Extent], &[Extent]),
-) -> Result<(), Error> {
-    let samples = index.samples();
+) -> Result<(), E> {
+    let samples = places.samples();
     let mut located = Located::default();
     let (mut extents, mut new, mut before) = (Vec::new(), Vec::new(), Vec::new());
     for first in (0..samples).step_by(SAMPLES_AT_ONCE as usize) {
-        if !caller.progress("share out the samples", first, samples) {
-            return Err(Error::Interrupted);
-        }
+        progress(first, samples)?;
         let ids: Vec<SampleId> = (first..samples.min(first + SAMPLES_AT_ONCE)).map(SampleId).collect();
-        index.locate(&ids, &mut located)?;
+        places.locate(&ids, &mut located)?;
         for (number, id) in ids.iter().enumerate() {
             std::mem::swap(&mut before, &mut extents);
             extents.clear();
@@ -223,25 +233,25 @@ fn walk(
 }
 
 /// The place of an extent's first byte among all bytes of the data set's chunks \[bytes\].
-fn place(map: &ChunkMap, extent: &Extent) -> Option<u64> {
-    let at = At { shard: extent.shard, offset: extent.offset, direct: false };
-    map.locate(at).map(|(geometry, offset)| geometry.chunk.0 * CHUNK_BYTES + offset)
+fn place(chunks: &dyn ChunkPlaces, extent: &Extent) -> Option<u64> {
+    chunks.chunk_at(extent.shard, extent.offset).map(|place| place.chunk * CHUNK_BYTES + place.offset)
 }
 
 /// The chunks that an extent touches, and its bytes in each.
-fn parts(map: &ChunkMap, extent: Extent) -> impl Iterator<Item = (u64, u64)> + '_ {
+fn parts(chunks: &dyn ChunkPlaces, extent: Extent) -> impl Iterator<Item = (u64, u64)> + '_ {
     let mut done = 0;
     std::iter::from_fn(move || {
-        let at = At { shard: extent.shard, offset: extent.offset + done, direct: false };
-        let (geometry, offset) = map.locate(at).filter(|_| done < extent.length)?;
-        let bytes = (geometry.bytes - offset).min(extent.length - done);
+        let place = chunks.chunk_at(extent.shard, extent.offset + done).filter(|_| done < extent.length)?;
+        let bytes = (place.chunk_bytes - place.offset).min(extent.length - done);
         done += bytes;
-        Some((geometry.chunk.0, bytes))
+        Some((place.chunk, bytes))
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_types::{ChunkPlace, Rank, ShardId, Slice};
+
     use super::*;
 
     fn cut(spans: &[u64]) -> Vec<u64> {
@@ -272,6 +282,72 @@ mod tests {
             let found = stream_unit_bytes(data_bytes, data_bytes / sample_bytes, nodes, asked);
             assert_eq!(found, expected, "{data_bytes} bytes on {nodes} nodes, {asked:?}");
         }
+    }
+
+    /// Samples of 64 KiB, one after another in files of 2.5 MiB.
+    struct Records;
+
+    const FILE_BYTES: u64 = 5 * CHUNK_BYTES / 2;
+    const FILE_SAMPLES: u64 = FILE_BYTES / PIECE_BYTES;
+
+    impl SamplePlaces for Records {
+        type Error = String;
+
+        fn samples(&self) -> u64 {
+            2 * FILE_SAMPLES
+        }
+
+        fn shard_bytes(&self) -> Vec<u64> {
+            vec![FILE_BYTES; 2]
+        }
+
+        fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), String> {
+            out.clear(1);
+            for SampleId(id) in ids {
+                let (shard, offset) = (ShardId((id / FILE_SAMPLES) as u32), id % FILE_SAMPLES * PIECE_BYTES);
+                let unit = out.push_stored_unit(Extent { shard, offset, length: PIECE_BYTES }, 0);
+                out.push_slice(Slice { unit, offset: 0, length: PIECE_BYTES });
+                out.end_column();
+            }
+            Ok(())
+        }
+    }
+
+    impl ChunkPlaces for Records {
+        fn chunks(&self) -> u64 {
+            6
+        }
+
+        fn chunk_at(&self, shard: ShardId, offset: u64) -> Option<ChunkPlace> {
+            let rest = FILE_BYTES.checked_sub(offset / CHUNK_BYTES * CHUNK_BYTES).filter(|rest| *rest > 0)?;
+            let chunk = u64::from(shard.0) * 3 + offset / CHUNK_BYTES;
+            Some(ChunkPlace { chunk, chunk_bytes: rest.min(CHUNK_BYTES), offset: offset % CHUNK_BYTES })
+        }
+    }
+
+    #[test]
+    fn files_are_cut_into_units_and_their_chunks_belong_to_the_node_that_has_most_of_them() {
+        let mut go_on = |_: u64, _: u64| Ok::<(), String>(());
+        let units = share_units(&Records, &Records, CHUNK_BYTES, &mut go_on).unwrap();
+        let starts: Vec<u64> = units.iter().map(|unit| unit.first_sample.0).collect();
+        assert_eq!(starts, [0, 16, 32, 40, 56, 72]);
+        assert!(units.iter().all(|unit| unit.bytes == CHUNK_BYTES || unit.bytes == CHUNK_BYTES / 2));
+        let nodes = [vec![Rank(0)], vec![Rank(1)]];
+        let shares = NodeShares::new(Records.samples(), &units, &nodes, 7);
+        let owners = chunk_owners(&Records, &Records, &shares, &mut go_on).unwrap();
+        let holders: Vec<u16> = (0..6).map(|unit| shares.holder(unit) as u16).collect();
+        assert_eq!(owners, holders);
+        for node in 0..2 {
+            let own = chunks_of_share(&Records, &Records, &shares, node, &mut go_on).unwrap();
+            let held = |chunk: u64| own.place(chunk).is_some();
+            assert!((0..6).all(|chunk| held(chunk) == (usize::from(owners[chunk as usize]) == node)));
+        }
+    }
+
+    #[test]
+    fn a_walk_ends_where_its_progress_is_refused() {
+        let mut refuse = |_: u64, _: u64| Err("stop".to_owned());
+        assert_eq!(share_units(&Records, &Records, CHUNK_BYTES, &mut refuse).unwrap_err(), "stop");
     }
 
     #[test]

@@ -6,12 +6,11 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use forebay_format::Index;
-use forebay_plan::{NodeShares, UnitBytes};
-use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
+use forebay_types::{CodecChain, Extent, Located, Piece, SampleId, SamplePlaces};
 
-use crate::error::Error;
-use crate::host::Host;
+use crate::node_shares::NodeShares;
+use crate::share_units::Progress;
+use crate::stream_memory::UnitBytes;
 
 /// Longest gap that readers join reads over \[bytes\]: the page cache fetches the page anyway.
 const READ_GAP_BYTES: u64 = 4 << 10;
@@ -25,30 +24,31 @@ const UNITS_AT_ONCE: usize = 256;
 
 /// What a unit costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UnitCost {
+pub struct UnitCost {
     /// In memory.
-    pub(crate) memory: UnitBytes,
+    pub memory: UnitBytes,
     /// Bytes that are read from the files for it \[bytes\].
-    pub(crate) read_bytes: u64,
+    pub read_bytes: u64,
 }
 
 /// What each unit costs, where a resident one takes `range_bytes` more for each of its ranges.
-pub(crate) fn unit_costs(
-    index: &Index,
+///
+/// # Errors
+/// Those of the index and of `progress`.
+pub fn unit_costs<P: SamplePlaces, E: From<P::Error>>(
+    places: &P,
     shares: &NodeShares,
     range_bytes: u64,
-    caller: &dyn Host,
-) -> Result<Vec<UnitCost>, Error> {
+    progress: Progress<'_, E>,
+) -> Result<Vec<UnitCost>, E> {
     let mut located = Located::default();
     let mut costs = Vec::with_capacity(shares.units());
     for unit in 0..shares.units() {
         let samples = shares.unit_samples(unit);
-        if unit % UNITS_AT_ONCE == 0
-            && !caller.progress("share out the samples", samples.start, shares.samples())
-        {
-            return Err(Error::Interrupted);
+        if unit % UNITS_AT_ONCE == 0 {
+            progress(samples.start, shares.samples())?;
         }
-        let mut extents = locate(index, samples, &mut located)?;
+        let mut extents = locate(places, samples, &mut located)?;
         let kept = join(&extents, memory_gap);
         let length = |ranges: &[Extent]| ranges.iter().map(|range| range.length).sum::<u64>();
         let resident = length(&kept) + range_bytes * kept.len() as u64;
@@ -66,18 +66,25 @@ pub(crate) fn unit_costs(
 }
 
 /// The ranges of bytes that are kept in memory for these samples, in the order of the files.
-pub(crate) fn kept_ranges(
-    index: &Index,
+///
+/// # Errors
+/// Those of the index.
+pub fn kept_ranges<P: SamplePlaces>(
+    places: &P,
     samples: Range<u64>,
     located: &mut Located,
-) -> Result<Vec<Extent>, Error> {
-    Ok(join(&locate(index, samples, located)?, memory_gap))
+) -> Result<Vec<Extent>, P::Error> {
+    Ok(join(&locate(places, samples, located)?, memory_gap))
 }
 
 /// The extents of these samples, sorted; empty ones left out.
-fn locate(index: &Index, samples: Range<u64>, located: &mut Located) -> Result<Vec<Extent>, Error> {
+fn locate<P: SamplePlaces>(
+    places: &P,
+    samples: Range<u64>,
+    located: &mut Located,
+) -> Result<Vec<Extent>, P::Error> {
     let ids: Vec<SampleId> = samples.map(SampleId).collect();
-    index.locate(&ids, located)?;
+    places.locate(&ids, located)?;
     let mut extents: Vec<Extent> = located.pieces().iter().filter_map(extent_of).collect();
     extents.sort_unstable();
     Ok(extents)
