@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use forebay_format::Index;
 use forebay_io::ShardFiles;
-use forebay_plan::config::Settings;
-use forebay_plan::{
-    ChunkSet, Copies, Kind, NodeReads, Order, Placement, Stop, TierForecast, TierLevel, chunks_of_share,
-};
+use forebay_plan::config::{Settings, TieringFacts, decide_tiering};
+use forebay_plan::{ChunkSet, Copies, EpochBytes, Order, Placement, TierLevel, chunks_of_share};
 use forebay_tier::{
     Client, DaemonAddress, Source, SourceState, TierError, TierSetup, TieredFiles, check_sources,
     differing_sources,
 };
-use forebay_types::{CHUNK_BYTES, Located, PIECE_BYTES, Piece, SampleId};
+use forebay_types::PIECE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::config::options::Options;
@@ -23,26 +21,11 @@ use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
 
-/// Memory for copies on their way, of all processes of a node, and of each where these are many
-/// \[bytes\]. Small samples need the most: readers have some tens of MiB under way, and widened to
-/// whole pieces that is twice as much.
-const NODE_BUFFER_BYTES: u64 = 64 << 20;
-const PROCESS_BUFFER_BYTES: u64 = 16 << 20;
-
 /// Below this, so few copies are made at a time that a lack of memory is rather an error \[bytes\].
 pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
 
-/// Part of the memory of a node that copies may take.
-const BUFFER_SHARE: u64 = 4;
-
-/// What file systems read at least \[bytes\].
-const PAGE_BYTES: u64 = 4096;
-
 /// How long the end of a loader waits for copies under way.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
-
-/// Epochs that are forecast.
-const FORECAST_EPOCHS: usize = 3;
 
 /// What the leader found and decided about tiers; the other ranks of the node get it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,7 +40,7 @@ pub(crate) struct TierPlan {
     pub(crate) copies: Copies,
     pub(crate) levels: Vec<TierFacts>,
     /// What each of the first epochs reads, of all nodes.
-    pub(crate) forecast: Vec<forebay_plan::EpochBytes>,
+    pub(crate) forecast: Vec<EpochBytes>,
     /// Memory for copies on their way, of each process \[bytes\].
     pub(crate) buffer_bytes: u64,
     pub(crate) chunks: u64,
@@ -80,25 +63,6 @@ pub(crate) struct TierFacts {
     pub(crate) is_memory: bool,
 }
 
-/// Memory for copies on their way, of each process, out of what a node has \[bytes\].
-pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
-    if options.tiers.tiers.is_empty() {
-        return 0;
-    }
-    let processes = options.local_ranks.len().max(1) as u64;
-    let most = (NODE_BUFFER_BYTES / processes).max(PROCESS_BUFFER_BYTES);
-    (left_bytes / BUFFER_SHARE / processes).min(most)
-}
-
-/// Gap over which reads are joined, where each node's tiers hold its own share of the data and
-/// `gap_bytes` suit the source \[bytes\].
-///
-/// Between a node's samples lie chunks of other nodes, which it would read from the source. Its own
-/// samples come from the tiers, where a request costs less than at the source.
-pub(crate) fn gap_bytes_of_shares(gap_bytes: u64) -> u64 {
-    gap_bytes.min(PAGE_BYTES)
-}
-
 /// What a decision about tiers rests on.
 pub(crate) struct TierQuestion<'a> {
     pub(crate) options: &'a Options,
@@ -108,7 +72,7 @@ pub(crate) struct TierQuestion<'a> {
     pub(crate) order: &'a Order,
     /// The files are local and in the page cache.
     pub(crate) source_in_memory: bool,
-    /// [`buffer_bytes`].
+    /// [`copy_buffer_bytes`](forebay_plan::config::copy_buffer_bytes).
     pub(crate) buffer_bytes: u64,
     pub(crate) settings: &'a Settings,
     /// Number of this node.
@@ -162,7 +126,6 @@ pub(crate) fn decide(
         .collect();
     let nodes = (u64::from(options.size) / options.local_ranks.len().max(1) as u64).max(1);
     let data_bytes: u64 = sources.iter().map(|source| source.bytes).sum();
-    let samples = index.samples().max(1);
     let own_chunks =
         order.shares().map(|shares| chunks_of_share(&**index, &map, shares, own_node, &mut sharing(caller)));
     let own_chunks = own_chunks.transpose().map_err(|error| TierError::Protocol {
@@ -170,39 +133,22 @@ pub(crate) fn decide(
         expected: "an index that locates all samples".into(),
         found: error.to_string(),
     })?;
-    let mut reads = NodeReads::of(order, nodes, data_bytes as f64 / samples as f64);
-    if let Some(own) = &own_chunks {
-        reads = reads.aligned(alignment_of_shares(own.len() * nodes, map.chunks(), reads.run_bytes));
-    } else if !files.are_of_samples() {
-        reads = reads.aligned(alignment(order, index));
-    }
-    if !files.are_of_samples() {
-        let segment_samples = settings
-            .segment_steps
-            .saturating_mul(order.spec().batch * options.local_ranks.len().max(1) as u64);
-        reads = reads.fetching(order, segment_samples, settings.limits.gap_bytes, PAGE_BYTES);
-    }
-    let forecast = |copies| TierForecast {
-        reads,
+    let facts = TieringFacts {
+        order,
+        settings,
+        nodes,
+        node_ranks: options.local_ranks.len() as u64,
         data_bytes,
-        chunks: map.chunks().max(1),
-        chunk_bytes: CHUNK_BYTES,
-        piece_bytes: PIECE_BYTES,
+        chunks: map.chunks(),
+        own_chunks: own_chunks.as_ref().map(ChunkSet::len),
+        has_sample_files: files.are_of_samples(),
         levels: &tier_levels,
-        copies,
+        epochs: options.epochs,
+        source_in_memory,
+        buffer_bytes,
+        key: key(&sources),
     };
-    // An epoch of a mixture may read samples again.
-    let repeats = order.mixture().is_some_and(|mixture| mixture.stop() != Stop::First);
-    let known_epochs = options.epochs.filter(|_| !repeats);
-    let copies = Copies::decide(&forecast(true), known_epochs, source_in_memory);
-    let makes_copies = copies == Copies::Pieces;
-    let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
-    let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
-    let placement = match &own_chunks {
-        Some(own) => Placement::new(own.len(), key(&sources), &slots),
-        None => Placement::for_reads(map.chunks(), key(&sources), &slots, forecast(true).read_share()),
-    };
-    let placement = placement.map_err(|error| TierError::Protocol {
+    let tiering = decide_tiering(&facts, &**index).map_err(|error| TierError::Protocol {
         attempt: "place chunks",
         expected: "a placement".into(),
         found: error.to_string(),
@@ -223,54 +169,16 @@ pub(crate) fn decide(
     let plan = TierPlan {
         sources,
         states,
-        placement,
+        placement: tiering.placement,
         own_chunks,
-        copies,
+        copies: tiering.copies,
         levels,
-        forecast: epochs,
-        buffer_bytes: if makes_copies { buffer_bytes } else { 0 },
+        forecast: tiering.forecast,
+        buffer_bytes: tiering.buffer_bytes,
         chunks: map.chunks(),
         nodes,
     };
     Ok((plan, client))
-}
-
-/// The largest power of two that the places where runs of samples begin are multiples of, as far as
-/// some of them tell \[bytes\].
-fn alignment(order: &Order, index: &Index) -> u64 {
-    const LOOKED_AT: u64 = 64;
-    const LARGEST_ALIGNMENT: u64 = 1 << 32;
-    let run_samples = match order.kind() {
-        // Groups of later sources begin after any number of samples.
-        Kind::Group { .. } if order.mixture().is_some() => return 1,
-        Kind::Group { samples, .. } => samples.max(1),
-        Kind::Shuffle => 1,
-        _ => return 1,
-    };
-    let runs = index.samples().div_ceil(run_samples);
-    // Neighbours, since runs of one length may be better aligned at regular distances.
-    let ids: Vec<SampleId> = (0..runs)
-        .step_by(runs.div_ceil(LOOKED_AT).max(1) as usize)
-        .flat_map(|run| [run, run + 1])
-        .filter(|run| *run < runs)
-        .map(|run| SampleId(run * run_samples))
-        .collect();
-    let mut located = Located::default();
-    if index.locate(&ids, &mut located).is_err() {
-        return 1;
-    }
-    let bits = located.pieces().iter().fold(0, |bits, piece| match piece {
-        Piece::Extent(extent) => bits | extent.offset,
-        Piece::Literal { .. } => bits,
-    });
-    1 << bits.trailing_zeros().min(LARGEST_ALIGNMENT.trailing_zeros())
-}
-
-/// The alignment at which units of `unit_bytes` have as many borders inside chunks as shares have:
-/// all shares together have `chunks_of_shares` chunks, where the data set has `chunks` \[bytes\].
-fn alignment_of_shares(chunks_of_shares: u64, chunks: u64, unit_bytes: f64) -> u64 {
-    let borders = (chunks_of_shares as f64 / chunks.max(1) as f64 - 1.0).max(0.0);
-    (CHUNK_BYTES as f64 - borders * unit_bytes).max(1.0) as u64
 }
 
 /// Key of a placement: the same for the same sources.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::config::Mapping;
+use forebay_plan::config::{Mapping, copy_buffer_bytes, gap_bytes_of_shares};
 use forebay_plan::{Kind, NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,10 @@ pub(crate) fn lead(
     }
     let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
     let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
-    let mut buffer_bytes = tiers::buffer_bytes(options, budget.left_bytes());
+    let mut buffer_bytes = match options.tiers.tiers.len() {
+        0 => 0,
+        _ => copy_buffer_bytes(options.local_ranks.len(), budget.left_bytes()),
+    };
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -196,7 +199,7 @@ pub(crate) fn lead(
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
         if shares.is_some() {
-            settings.limits.gap_bytes = tiers::gap_bytes_of_shares(settings.limits.gap_bytes);
+            settings.limits.gap_bytes = gap_bytes_of_shares(settings.limits.gap_bytes);
         }
         let order = decided_order(options, &index, &settings, shares, None)?;
         let source_in_memory =

@@ -4,13 +4,14 @@
 //! ([`decide`]). The engine gathers the facts (`facts`) and describes the decisions. None of them
 //! changes which samples are delivered: only the order does. `memory` bounds the memory of a
 //! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes,
-//! `threads` how many threads gather.
+//! `threads` how many threads gather, `tiers` how storage tiers are used.
 
 mod facts;
 mod io_mode;
 mod memory;
 mod sizing;
 mod threads;
+mod tiers;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,7 @@ pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
 pub use self::threads::{GatherFacts, OwnFillFacts, fills_itself, gather_threads, leaves_others_asleep};
+pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering, gap_bytes_of_shares};
 use crate::group::default_group;
 use crate::kept_units::UnitFacts;
 use crate::order::{Kind, Order};
