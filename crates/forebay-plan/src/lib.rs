@@ -30,6 +30,8 @@
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
+//! - `tier_reads`: which pieces of a read are copied, and how it is widened for that
+//!   ([`ChunkRead`]).
 //! - `tier_forecast`: how many bytes each epoch will read from the source and from each level
 //!   ([`TierForecast`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
@@ -76,6 +78,7 @@ mod strategy;
 mod stream_memory;
 mod stream_sections;
 mod tier_forecast;
+mod tier_reads;
 mod unit_ranges;
 
 pub use announce_window::AnnounceWindow;
@@ -112,4 +115,5 @@ pub use strategy::{
 };
 pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes};
 pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};
+pub use tier_reads::{ChunkRead, PieceRead, PieceRun, is_widened, pieces_at_once, waits_for_others};
 pub use unit_ranges::{UnitCost, kept_ranges, unit_costs};

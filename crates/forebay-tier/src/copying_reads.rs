@@ -25,7 +25,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, ReadError, Transfer};
-use forebay_types::{ChunkId, PIECE_BYTES, PIECES, Pieces, ShardId};
+use forebay_plan::{ChunkRead, PieceRead, PieceRun, is_widened, pieces_at_once, waits_for_others};
+use forebay_types::{ChunkId, Pieces, ShardId};
 
 use crate::chunk_map::Geometry;
 use crate::client::Attached;
@@ -64,36 +65,29 @@ pub struct Fill<'a> {
     pub has_time: &'a dyn Fn() -> bool,
 }
 
-/// Longest run of bytes that goes to a copy buffer as a whole, widened.
-const WIDENED_BYTES: u64 = 4 * PIECE_BYTES;
-
 /// Bytes of a transfer in pieces of one chunk that are treated alike.
 struct Segment {
     geometry: Geometry,
-    /// The pieces.
-    pieces: Range<u32>,
-    /// The bytes that are asked for [bytes from the start of the chunk].
-    bytes: Range<u64>,
-    kind: Kind,
+    run: PieceRun,
 }
 
 impl Segment {
     fn asked_bytes(&self) -> u64 {
-        self.bytes.end - self.bytes.start
+        self.run.bytes.end - self.run.bytes.start
     }
 
     /// What is read for it, widened [bytes from the start of the chunk].
     fn read(&self) -> Range<u64> {
-        match self.kind {
-            Kind::Copying { .. } => self.geometry.bytes_of(&self.pieces),
-            _ => self.bytes.clone(),
+        match self.run.read {
+            PieceRead::Copying { .. } => self.geometry.bytes_of(&self.run.pieces),
+            _ => self.run.bytes.clone(),
         }
     }
 
     /// The tier it is copied to.
     fn level(&self) -> Option<u8> {
-        match self.kind {
-            Kind::Copying { level, .. } => Some(level),
+        match self.run.read {
+            PieceRead::Copying { level, .. } => Some(level),
             _ => None,
         }
     }
@@ -110,28 +104,18 @@ impl Segment {
                 at: at + (here.start - read.start) as usize,
             }
         };
-        OfferedChunk { chunk: self.geometry.chunk, level, pieces: self.pieces.clone().map(piece).collect() }
+        OfferedChunk {
+            chunk: self.geometry.chunk,
+            level,
+            pieces: self.run.pieces.clone().map(piece).collect(),
+        }
     }
 
     /// Its claim, which this process holds.
     fn claimed(&self, attached: &Arc<Attached>) -> Claimed {
-        let pieces = self.pieces.clone().fold(Pieces::NONE, |all, piece| all.union(Pieces(1 << piece)));
+        let pieces = self.run.pieces.clone().fold(Pieces::NONE, |all, piece| all.union(Pieces(1 << piece)));
         Claimed { attached: Arc::clone(attached), chunks: vec![(self.geometry.chunk, pieces)] }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// A level has them.
-    Copied,
-    /// They are read from the source as they are asked for.
-    Source,
-    /// They are read from the source, and this process copies them to a tier.
-    Copying {
-        level: u8,
-        /// Whether the transfer has all bytes of the pieces.
-        whole: bool,
-    },
 }
 
 /// A part of a file, and its place in a copy buffer.
@@ -280,18 +264,17 @@ impl TieredFiles {
             let mut rest = &mut *transfer.into;
             let mut segments = segments.into_iter().peekable();
             while let Some(first) = segments.next() {
-                let is_copied = first.kind == Kind::Copied;
+                let is_copied = first.run.read == PieceRead::Copied;
                 let mut run = vec![first];
-                while let Some(next) = segments.next_if(|segment| (segment.kind == Kind::Copied) == is_copied)
+                while let Some(next) =
+                    segments.next_if(|segment| (segment.run.read == PieceRead::Copied) == is_copied)
                 {
                     run.push(next);
                 }
                 let length: u64 = run.iter().map(Segment::asked_bytes).sum();
-                let in_part =
-                    run.iter().any(|segment| matches!(segment.kind, Kind::Copying { whole: false, .. }));
                 let read_bytes: u64 =
                     run.iter().map(|segment| segment.read().end - segment.read().start).sum();
-                let is_widened = in_part && read_bytes <= WIDENED_BYTES;
+                let is_widened = is_widened(run.iter().map(|segment| segment.run.read), read_bytes);
                 let request = if is_widened { self.widened(copies, attached, &run, how) } else { None };
                 // Around the page cache, a request may go on behind the end of the file.
                 let is_rest = request.is_none() && segments.peek().is_none();
@@ -348,7 +331,7 @@ impl TieredFiles {
     fn copy_landed(&self, copies: &Copies, landing: Landing, from: &[u8], how: Fill<'_>, begun_ns: i64) {
         let Landing { segment, level, mut claims, rest, .. } = landing;
         let read = segment.read();
-        let place = (segment.bytes.start - read.start) as usize;
+        let place = (segment.run.bytes.start - read.start) as usize;
         let buffer = match rest {
             Some((buffer, _)) => Some(buffer),
             None => take_buffer(copies, from.len(), how),
@@ -424,10 +407,11 @@ impl TieredFiles {
         let claims = segment.claimed(attached);
         let read = segment.read();
         let mut rest = None;
-        if read != segment.bytes {
+        let asked = &segment.run.bytes;
+        if read != *asked {
             let mut bytes = (read.end - read.start) as usize;
             let mut parts = Vec::new();
-            for missing in [read.start..segment.bytes.start, segment.bytes.end..read.end] {
+            for missing in [read.start..asked.start, asked.end..read.end] {
                 let mut at = (missing.start - read.start) as usize;
                 segment.geometry.files_of(&missing, |shard, offset, length| {
                     parts.push(Part { shard, offset, place: at..at + length as usize });
@@ -449,9 +433,8 @@ impl TieredFiles {
     /// What there is to do for a transfer, in the order of its bytes.
     fn segments(&self, attached: &Attached, transfer: &Transfer<'_>) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
-        // Several fit into the pool.
-        let pool = self.copies.as_ref().map(|copies| copies.buffers.limit_bytes() as u64 / 2 / PIECE_BYTES);
-        let most_pieces = pool.map_or(PIECES, |pieces| pieces.clamp(1, u64::from(PIECES)) as u32);
+        let pool_bytes = self.copies.as_ref().map(|copies| copies.buffers.limit_bytes() as u64);
+        let most_pieces = pieces_at_once(pool_bytes);
         let shard = transfer.shard;
         let end = (transfer.offset + transfer.into.len() as u64).min(self.files.bytes(shard));
         let mut offset = transfer.offset;
@@ -461,29 +444,9 @@ impl TieredFiles {
             offset += range.end - range.start;
             let needed = geometry.touching(&range);
             let (copied, copying, level) = self.missing(attached, &geometry, shard, needed, &range);
-            let kind_of = |number: u32| {
-                let piece = Pieces(1 << number);
-                match level {
-                    _ if copied.contains(piece) => Kind::Copied,
-                    Some(level) if copying.contains(piece) => {
-                        let all = geometry.bytes_of(&(number..number + 1));
-                        let whole = range.start <= all.start && all.end <= range.end;
-                        Kind::Copying { level, whole }
-                    }
-                    _ => Kind::Source,
-                }
-            };
-            let mut pieces = needed.iter().peekable();
-            while let Some(first) = pieces.next() {
-                let kind = kind_of(first);
-                let mut behind = first + 1;
-                let is_short = |behind: u32| kind == Kind::Copied || behind - first < most_pieces;
-                while pieces.next_if(|next| kind_of(*next) == kind && is_short(behind)).is_some() {
-                    behind += 1;
-                }
-                let whole = geometry.bytes_of(&(first..behind));
-                let bytes = whole.start.max(range.start)..whole.end.min(range.end);
-                segments.push(Segment { geometry: geometry.clone(), pieces: first..behind, bytes, kind });
+            let read = ChunkRead { bytes: range, needed, copied, copying, level };
+            for run in read.runs(most_pieces, |run| geometry.bytes_of(run)) {
+                segments.push(Segment { geometry: geometry.clone(), run });
             }
         }
         segments
@@ -529,7 +492,7 @@ impl TieredFiles {
                 .map(|run| geometry.bytes_of(&run))
                 .map(|bytes| bytes.end.min(range.end).saturating_sub(bytes.start.max(range.start)))
                 .sum();
-            if waits_for < PIECE_BYTES || begun.elapsed() > WAIT_FOR_OTHERS {
+            if !waits_for_others(waits_for) || begun.elapsed() > WAIT_FOR_OTHERS {
                 // Another process copies these.
                 self.counters.skipped_bytes.fetch_add(waits_for, Ordering::Relaxed);
                 return (have, granted, Some(level));
@@ -565,7 +528,7 @@ impl TieredFiles {
         let mut filled = 0;
         let mut wanted = 0;
         for segment in run {
-            let Segment { geometry, bytes, .. } = segment;
+            let Segment { geometry, run: PieceRun { bytes, .. } } = segment;
             let read = segment.read();
             let start = filled;
             geometry.files_of(&read, |file, offset, length| {
