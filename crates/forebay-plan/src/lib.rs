@@ -34,6 +34,7 @@
 //!   ([`ChunkRead`]).
 //! - `tier_forecast`: how many bytes each epoch will read from the source and from each level
 //!   ([`TierForecast`]).
+//! - `run_policy`: what the daemon of `forebay run` copies ([`Fetch`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
 //!   ([`SampleLocator`], [`ReadArbiter`], [`IndexScanner`]).
 //!
@@ -66,6 +67,7 @@ mod plan_window;
 mod random_reads;
 mod readers;
 mod reads;
+mod run_policy;
 mod runs;
 mod schedule;
 mod segment;
@@ -100,6 +102,7 @@ pub use plan_window::{
 pub use random_reads::{RandomRead, RandomReads, read_threads};
 pub use readers::{home_of_reader, next_block_of_reader, reader_of_block};
 pub use reads::plan_into;
+pub use run_policy::{Fetch, is_flush_due, is_patient, may_begin_copy};
 pub use schedule::{Next, Schedule};
 pub use segment::{Demand, Segment};
 pub use share_units::{

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_engine::{Error, Host};
-use forebay_tier::{DaemonAddress, Fetch, RunClient, RunOptions, TierError, TierSpec, runs_usage};
+use forebay_plan::Fetch;
+use forebay_tier::{DaemonAddress, RunClient, RunOptions, TierError, TierSpec, runs_usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::Value;

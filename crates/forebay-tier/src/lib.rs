@@ -71,7 +71,7 @@ pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Repl
 pub use offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
 pub use protocol::{AttachedLevel, LevelUsage, RootUsage, SourceUsage};
 pub use run_client::{RunClient, runs_usage};
-pub use run_options::{Fetch, RunOptions};
+pub use run_options::RunOptions;
 pub use sampled::{sampled_blocks, sampled_checksum};
 pub use slab_files::SlabFiles;
 pub use source::{SETTLED_NS, Source, SourceKey, SourceState};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use forebay_plan::Fetch;
 use serde::{Deserialize, Serialize};
 
 /// What a run is opened with. Runs with equal tiers and options share one table.
@@ -22,19 +23,6 @@ pub struct RunOptions {
     /// Copies stay when the run ends.
     #[serde(default = "yes")]
     pub keep: bool,
-}
-
-/// What the daemon reads of the sources for copies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fetch {
-    /// What programs have read, from the page cache, and little more.
-    #[default]
-    Follow,
-    /// All of a file, once it is opened.
-    Whole,
-    /// Nothing that is not in the page cache.
-    None,
 }
 
 fn yes() -> bool {

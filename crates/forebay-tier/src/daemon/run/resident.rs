@@ -10,12 +10,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use forebay_plan::Fetch;
 use rustix::fs::{Access, access};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::read_all::read_all;
-use crate::run_options::Fetch;
 
 /// How it is found out whether bytes of a file are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use forebay_plan::{is_flush_due, is_patient, may_begin_copy};
 use forebay_table::{Counter, TableWriter};
 
 use crate::daemon::files::{FileFacts, NoCopy};
@@ -16,26 +17,9 @@ use crate::daemon::run::resident::Residency;
 use crate::daemon::run::shared::{News, lock};
 use crate::daemon::run::worker::stage::count_staged;
 use crate::daemon::run::worker::{MOST_WAITING, OUTSIDE, Wanted, Worker, below, key_of};
-use crate::run_options::Fetch;
 use crate::source::SETTLED_NS;
 use crate::source_watch::now_ns;
 use crate::writers::is_open_for_writing;
-
-/// How long nothing of a file comes into the page cache before its programs have read what they
-/// want.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Part of what programs asked for that the daemon may read beside it.
-const FETCHED_SHARE: u64 = 20;
-
-/// Most copies under way.
-const MOST_COPIES: usize = 64;
-
-/// Copies that reach their device while the next are made.
-const FLUSHING: usize = 16;
-
-/// How long a copy may take to reach its device before that is waited for.
-const FLUSH_AFTER: Duration = Duration::from_millis(20);
 
 /// What is counted of copies that are given up.
 const TARGET_FAILED: &str = "the_tier_failed";
@@ -52,7 +36,7 @@ impl Worker {
             self.waiting.extend::<Vec<_>>(due);
         }
         let mut acts = false;
-        while self.copying.len() < MOST_COPIES
+        while may_begin_copy(self.copying.len())
             && let Some(wanted) = self.waiting.pop_front()
         {
             self.wanted.remove(&wanted.key);
@@ -140,7 +124,7 @@ impl Worker {
             }
         };
         let fetch = self.shared.options.fetch;
-        let reads_whole = wanted.is_staged || fetch == Fetch::Whole;
+        let reads_whole = fetch.reads_whole(wanted.is_staged);
         if !wanted.is_staged {
             self.shared.note_asked(key, bytes, &real);
         }
@@ -202,8 +186,9 @@ impl Worker {
                 self.written(key);
                 continue;
             }
-            let patience = if copying.residency == Residency::Unknown { PATIENCE / 10 } else { PATIENCE };
-            if copying.progressed.elapsed() < patience && !self.shared.orders.finish.load(Ordering::Acquire) {
+            let is_finishing = self.shared.orders.finish.load(Ordering::Acquire);
+            let is_known = copying.residency != Residency::Unknown;
+            if is_patient(copying.progressed.elapsed(), is_known, is_finishing) {
                 continue;
             }
             let missing = copying.missing_bytes();
@@ -218,14 +203,11 @@ impl Worker {
 
     /// Whether so many bytes may be read that no program has read, or that have left the memory.
     fn may_fetch(&self, bytes: u64) -> bool {
-        if self.shared.options.fetch == Fetch::None {
-            return false;
-        }
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let served: u64 =
             (0..self.levels.len()).map(|level| self.shared.total(Counter::OpenedBytes(level as u8))).sum();
         let asked = get(&self.shared.counts.asked_bytes) + served;
-        get(&self.shared.counts.fetched_bytes) + bytes <= asked / FETCHED_SHARE
+        self.shared.options.fetch.may_read(bytes, get(&self.shared.counts.fetched_bytes), asked)
     }
 
     /// Gives a copy up.
@@ -281,9 +263,11 @@ impl Worker {
     /// Publishes copies that have reached their device.
     pub(super) fn finish_flushes(&mut self, table: &mut TableWriter<'_>) -> bool {
         let mut acts = false;
-        while self.flushing.front().is_some_and(|(_, copying)| {
-            self.flushing.len() > FLUSHING || copying.progressed.elapsed() >= FLUSH_AFTER
-        }) {
+        while self
+            .flushing
+            .front()
+            .is_some_and(|(_, copying)| is_flush_due(self.flushing.len(), copying.progressed.elapsed()))
+        {
             let (key, copying) = self.flushing.pop_front().expect("it was just seen");
             self.finish_copy(table, key, copying);
             acts = true;
