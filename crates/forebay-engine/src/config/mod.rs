@@ -18,8 +18,8 @@ use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles, probe_io_uring};
 pub use forebay_plan::config::Settings;
 use forebay_plan::config::{
-    AccessChoice, Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts,
-    decide as decide_pure, ragged_bytes, wants_direct,
+    AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Level, Mapping, ReadOptions,
+    StorageFacts, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
 };
 use forebay_plan::{Kind, Mixture, Order, OrderSpec};
 use forebay_types::ShardId;
@@ -102,6 +102,8 @@ pub struct Decision {
     pub data: DataFacts,
     /// The storage.
     pub storage: StorageFacts,
+    /// Memory for copies on their way to tiers, of each process \[bytes\].
+    pub copy_buffer_bytes: u64,
     /// Options without effect.
     pub fallbacks: Vec<Fallback>,
 }
@@ -124,6 +126,8 @@ pub struct NodeLimits<'a> {
     pub budget: &'a Budget,
     /// Cores of a rank; of the one that has the most.
     pub cores: usize,
+    /// Whether the nodes share the data set out.
+    pub has_shares: bool,
 }
 
 /// Decides for a node. `expansion` is that of
@@ -140,7 +144,7 @@ pub fn decide(
     mappings: Option<&Mappings>,
     expansion: f64,
     streamed: Option<Streamed<'_>>,
-    NodeLimits { budget, cores }: NodeLimits<'_>,
+    NodeLimits { budget, cores, has_shares }: NodeLimits<'_>,
 ) -> Result<Decision, Error> {
     let mut data = data_facts(options, index, files, expansion)?;
     let order = match streamed {
@@ -152,10 +156,24 @@ pub fn decide(
     };
     let read_options = read_options(options, index, cores);
     let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
-    let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
-        .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
+    let has_tiers = !options.tiers.tiers.is_empty();
+    let facts = JobFacts {
+        options: &read_options,
+        data: &data,
+        storage: &storage,
+        order: &order,
+        budget,
+        copy_buffer_bytes: if has_tiers {
+            copy_buffer_bytes(options.local_ranks.len(), budget.left_bytes())
+        } else {
+            0
+        },
+        has_tiers_of_shares: has_tiers && has_shares,
+    };
+    let JobPlan { settings, copy_buffer_bytes } = decide_job(&facts, &control_bytes)
+        .map_err(|JobTooLarge { least, budget }| memory::too_small(options, &budget, order.kind(), least))?;
     let fallbacks = without_effect(options, &settings, order.kind(), files.direct_refused());
-    Ok(Decision { settings, data, storage, fallbacks })
+    Ok(Decision { settings, data, storage, copy_buffer_bytes, fallbacks })
 }
 
 /// The order that the options request, on unknown nodes, with the group sizes that suit the data

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_format::Index;
 use forebay_io::ShardFiles;
+use forebay_plan::config::needs_shares;
 use forebay_plan::{Kind, NodeShares, data_set_key, share_unit_bytes, share_units, stream_unit_bytes};
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
@@ -38,9 +39,8 @@ pub(crate) fn share_out(
 ) -> Result<Option<JobShares>, Error> {
     let kind = options.kind(1, 1, 1)?;
     let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
-    let is_needed = is_local_order || options.strategy.store.is_some();
     let is_single = options.local_ranks.len() == options.size as usize;
-    if !is_needed || (is_single && !matches!(kind, Kind::Opportunistic { .. })) {
+    if !needs_shares(kind, options.strategy.store.is_some(), is_single) {
         return Ok(None);
     }
     let Some(links) = links.filter(|_| !is_single) else {

@@ -21,9 +21,6 @@ use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
 
-/// Below this, so few copies are made at a time that a lack of memory is rather an error \[bytes\].
-pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
-
 /// How long the end of a loader waits for copies under way.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 

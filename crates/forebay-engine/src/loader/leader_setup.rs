@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::config::{Mapping, copy_buffer_bytes, gap_bytes_of_shares};
+use forebay_plan::config::{Mapping, retained_bytes};
 use forebay_plan::{Kind, NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::amplified_decoding;
-use crate::config::options::{AccessChoice, Locate, Options, Readers};
+use crate::config::options::{AccessChoice, Locate, Options};
 use crate::config::rank_facts::{RankFacts, cores_of_ranks, min_address_left};
 use crate::config::shares::{JobShares, share_out};
 use crate::config::strategies::Strategies;
@@ -30,10 +30,6 @@ use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
 use crate::residents::{self, ResidentPlan, ResidentQuestion};
 use crate::store::{MadeStore, Server, StorePlan, StoreQuestion, set_up};
-
-/// Divisor of the budget for values that are retained from the index build: the loader needs the
-/// rest.
-const RETAINED_SHARE: u64 = 2;
 
 /// What the leader sends to the other ranks.
 #[derive(Serialize, Deserialize)]
@@ -104,11 +100,9 @@ pub(crate) fn lead(
     if let Some(scanner) = &strategies.scanner {
         scanner.check()?;
     }
-    // Roots and locators exist to touch storage: do not retain values for them.
     let locates = strategies.locators.is_some();
-    let touches = options.strategy.readers == Some(Readers::ROOTS) || locates;
     let has_store = options.strategy.store.is_some();
-    let keep_bytes = if touches || has_store { 0 } else { budget.left_bytes() / RETAINED_SHARE };
+    let keep_bytes = retained_bytes(options.strategy.readers, locates, has_store, budget.left_bytes());
     let begun = Instant::now();
     let Loaded { index, bytes, retained, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
@@ -121,15 +115,10 @@ pub(crate) fn lead(
     }
     if let Some(retained) = &retained {
         let taken = retained.take_from(options.budget_owner());
-        budget.held_bytes += taken;
-        budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
+        budget = budget.beside(taken);
     }
     let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
     let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
-    let mut buffer_bytes = match options.tiers.tiers.len() {
-        0 => 0,
-        _ => copy_buffer_bytes(options.local_ranks.len(), budget.left_bytes()),
-    };
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -162,21 +151,13 @@ pub(crate) fn lead(
         unit_bytes: job.unit_bytes,
     });
     let budget_bytes = budget.asked_bytes;
-    let decision = loop {
-        let mut budget = budget;
-        let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
-        budget.held_bytes += copies_bytes;
-        budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
-        let limits = NodeLimits { budget: &budget, cores: cores.iter().copied().max().unwrap_or(1) };
-        match config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, limits) {
-            // What the order needs comes first; copies take what is left.
-            Err(Error::Options { .. } | Error::Memory { .. }) if buffer_bytes > tiers::LEAST_BUFFER_BYTES => {
-                buffer_bytes /= 2;
-            }
-            decided => break decided?,
-        }
+    let limits = NodeLimits {
+        budget: &budget,
+        cores: cores.iter().copied().max().unwrap_or(1),
+        has_shares: job_shares.is_some(),
     };
-    let Decision { mut settings, data, storage, fallbacks: unmet } = decision;
+    let decision = config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, limits)?;
+    let Decision { settings, data, storage, copy_buffer_bytes: buffer_bytes, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
     let shares = job_shares.as_ref().map(|job| Arc::new(job.shares.clone()));
     let mut residents = None;
@@ -198,9 +179,6 @@ pub(crate) fn lead(
     }
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
-        if shares.is_some() {
-            settings.limits.gap_bytes = gap_bytes_of_shares(settings.limits.gap_bytes);
-        }
         let order = decided_order(options, &index, &settings, shares, None)?;
         let source_in_memory =
             retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;

@@ -74,6 +74,13 @@ impl Budget {
     pub fn left_bytes(&self) -> u64 {
         self.asked_bytes.saturating_sub(self.held_bytes)
     }
+
+    /// What is left beside `bytes` more that are held.
+    #[must_use]
+    pub fn beside(&self, bytes: u64) -> Self {
+        let lendable_bytes = self.lendable_bytes.saturating_sub(bytes);
+        Self { held_bytes: self.held_bytes + bytes, lendable_bytes, ..*self }
+    }
 }
 
 /// The memory that a loader may use.

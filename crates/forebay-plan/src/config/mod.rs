@@ -2,10 +2,12 @@
 //!
 //! Each decision is a pure function of the options, facts of the data set and facts of the storage
 //! ([`decide`]). The engine gathers the facts (`facts`) and describes the decisions. None of them
-//! changes which samples are delivered: only the order does. `memory` bounds the memory of a
+//! changes which samples are delivered: only the order does. `decide_job` has the order of the
+//! decisions. `memory` bounds the memory of a
 //! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes,
 //! `threads` how many threads gather, `tiers` how storage tiers are used.
 
+mod decide_job;
 mod facts;
 mod io_mode;
 mod memory;
@@ -15,6 +17,7 @@ mod tiers;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::decide_job::{JobFacts, JobPlan, JobTooLarge, decide_job, needs_shares, retained_bytes};
 pub use self::facts::{
     AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
 };
@@ -23,7 +26,7 @@ pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
 pub use self::threads::{GatherFacts, OwnFillFacts, fills_itself, gather_threads, leaves_others_asleep};
-pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering, gap_bytes_of_shares};
+pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering};
 use crate::group::default_group;
 use crate::kept_units::UnitFacts;
 use crate::order::{Kind, Order};
