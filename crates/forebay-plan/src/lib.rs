@@ -24,7 +24,8 @@
 //!   what lies where ([`SamplePlaces`](forebay_types::SamplePlaces)).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
 //!   chunks ([`ChunkSet`]); `unit_ranges`: which bytes a unit takes ([`UnitCost`]).
-//! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]).
+//! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]);
+//!   `peer_requests`: how a rank asks other nodes for bytes of theirs ([`peer_requests`]).
 //! - `stream_memory`: which units the nodes keep in memory beside windows of what they stream
 //!   ([`StreamMemory`]); `stream_sections`: how these windows move on.
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
@@ -60,6 +61,7 @@ mod node_shares;
 mod opportunistic;
 mod opportunistic_schedule;
 mod order;
+mod peer_requests;
 mod permutation;
 mod placement;
 mod plan;
@@ -94,6 +96,7 @@ pub use mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use node_reads::NodeReads;
 pub use node_shares::{NodeShares, ShareUnit};
 pub use order::{KeptPermutations, Kind, LastBatch, Order, OrderError, OrderSpec, default_group};
+pub use peer_requests::{PeerPiece, PeerRequest, RequestLimits, SharePart, peer_requests, share_parts};
 pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use plan_window::{

@@ -17,7 +17,7 @@ use crate::loader::Engine;
 use crate::mesh::FailureSink;
 use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level, STORE_LEVEL_NAMES};
 use crate::shm::region::RankSlot;
-use crate::store::{RequestLimits, Store, StorePlan};
+use crate::store::{Store, StorePlan, request_limits};
 
 /// Values of [`LEVEL_COLUMNS`].
 pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
@@ -265,7 +265,7 @@ impl Engine {
 /// The in-memory store.
 fn store((plan, store): (&StorePlan, &Store), options: &Options) -> Value {
     let (chunks, held, own) = plan.chunks();
-    let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
+    let limits = request_limits(options);
     json!({
         "nodes": plan.nodes(),
         "chunks": chunks,
@@ -279,7 +279,7 @@ fn store((plan, store): (&StorePlan, &Store), options: &Options) -> Value {
         "ucx_transports": store.ucx().and_then(|ucx| ucx.as_ref().ok()),
         "no_ucx": store.ucx().and_then(|ucx| ucx.as_ref().err()),
         "probe": plan.probe,
-        "fetch_buffers": limits.buffers,
+        "fetch_buffers": limits.requests,
         "fetch_bytes": limits.bytes,
     })
 }

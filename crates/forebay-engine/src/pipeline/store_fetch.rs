@@ -9,6 +9,7 @@
 
 use std::ptr::NonNull;
 
+use forebay_plan::SharePart;
 use forebay_types::Extent;
 
 use crate::error::Error;
@@ -17,7 +18,7 @@ use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
 use crate::shm::counters::{Counter, Level, LevelCounts, count};
 use crate::shm::stall::GatherWait;
-use crate::store::{Failed, Part, Store, Want};
+use crate::store::{Failed, Store, Want};
 
 /// Memory for a part of an extent.
 struct Place {
@@ -39,14 +40,14 @@ impl<'a> Step<'a> {
     ) -> Result<Option<Missing<'m>>, (usize, Error)> {
         let context = self.shared();
         let mut rest = Missing { large: Vec::new(), small: Vec::new() };
-        let mut values: Vec<(Value<'m>, Vec<Part>)> = Vec::new();
+        let mut values: Vec<(Value<'m>, Vec<SharePart>)> = Vec::new();
         for value in missing.large {
             match store.parts(value.extent) {
                 Some(parts) => values.push((value, parts)),
                 None => rest.large.push(value),
             }
         }
-        let mut extents: Vec<(Extent, Vec<Part>)> = Vec::new();
+        let mut extents: Vec<(Extent, Vec<SharePart>)> = Vec::new();
         for extent in missing.small {
             match store.parts(extent) {
                 Some(parts) => extents.push((extent, parts)),
@@ -149,7 +150,7 @@ impl Place {
 /// wanted of others.
 fn distribute(
     store: &Store,
-    parts: &[Part],
+    parts: &[SharePart],
     places: &[Place],
     wants: &mut Vec<Want>,
     copied: &mut LevelCounts,
@@ -162,7 +163,7 @@ fn distribute(
             if from >= to {
                 continue;
             }
-            let piece = Part { offset: part.offset + (from - start), length: to - from, ..*part };
+            let piece = SharePart { offset: part.offset + (from - start), length: to - from, ..*part };
             // SAFETY: `from` is inside of the place, which is `length` bytes of one slice.
             let into = unsafe { place.into.add((from - place.start) as usize) };
             if store.is_own(piece) {

@@ -8,19 +8,21 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_host::Map;
-use forebay_io::{At, ShardFiles};
-use forebay_plan::StoreLayout;
+use forebay_io::ShardFiles;
+use forebay_plan::{
+    PeerPiece, PeerRequest, RequestLimits, SharePart, StoreLayout, peer_requests, share_parts,
+};
 use forebay_tier::ChunkMap;
 use forebay_transport::{
     Destination, FetcherOptions, MAX_COUNT, Peer, Piece, Secret, TcpFetcher, TransportError,
 };
-use forebay_types::{CHUNK_BYTES, Extent, Rank};
+use forebay_types::{Extent, Rank};
 
 use crate::config::options::{OnLost, Options};
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
-use crate::store::requests::{Failed, Request, RequestLimits, Requests};
+use crate::store::requests::{Failed, Request, Requests};
 use crate::store::server::STORE;
 use crate::store::setup::StorePlan;
 use crate::store::ucx::Fetchers;
@@ -28,18 +30,9 @@ use crate::store::ucx::Fetchers;
 /// How often a wait checks whether to go on.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes in the share of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) node: usize,
-    /// First byte \[bytes from the start of the share\].
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
 /// Bytes of another node's share, and where they go.
 pub(crate) struct Want {
-    pub(crate) part: Part,
+    pub(crate) part: SharePart,
     pub(crate) into: NonNull<u8>,
 }
 
@@ -81,7 +74,7 @@ impl Store {
             peers[peer.node] = Some(Peer(addresses.len()));
             addresses.push(peer.address());
         }
-        let limits = RequestLimits::new(options.strategy.fetch_buffers, options.strategy.fetch_bytes);
+        let limits = request_limits(options);
         let requests = Requests::new(addresses.len(), limits);
         let mut ucx = None;
         let fetcher = if addresses.is_empty() {
@@ -90,8 +83,8 @@ impl Store {
             let identity = (STORE, plan.data_set());
             let rank = Rank(options.rank);
             let fetching = FetcherOptions::new(rank, Secret::new(plan.secret), identity, addresses);
-            let tcp = TcpFetcher::new(FetcherOptions { max_in_flight: limits.buffers, ..fetching })?;
-            let (fetchers, no_ucx) = Fetchers::new(tcp, plan.ucx_peers(), limits.buffers);
+            let tcp = TcpFetcher::new(FetcherOptions { max_in_flight: limits.requests, ..fetching })?;
+            let (fetchers, no_ucx) = Fetchers::new(tcp, plan.ucx_peers(), limits.requests);
             ucx = Some(fetchers.transports().ok_or(no_ucx.unwrap_or_default()));
             Some(fetchers)
         };
@@ -138,11 +131,11 @@ impl Store {
             }
             length += next.length;
         }
-        self.own_part(Part { length, ..first })
+        self.own_part(SharePart { length, ..first })
     }
 
     /// Bytes of this node's share.
-    pub(crate) fn own_part(&self, part: Part) -> Option<&[u8]> {
+    pub(crate) fn own_part(&self, part: SharePart) -> Option<&[u8]> {
         let start = usize::try_from(part.offset).ok()?;
         self.share.bytes().get(start..start + part.length as usize)
     }
@@ -153,37 +146,22 @@ impl Store {
     }
 
     /// Whether a part is in this node's share.
-    pub(crate) fn is_own(&self, part: Part) -> bool {
+    pub(crate) fn is_own(&self, part: SharePart) -> bool {
         part.node == self.own_node
     }
 
     /// Where the bytes of an extent are; `None` if a part of it is in no share that can be used.
-    pub(crate) fn parts(&self, extent: Extent) -> Option<Vec<Part>> {
-        let mut parts: Vec<Part> = Vec::new();
-        let mut done = 0;
-        while done < extent.length {
-            let part = self.part_at(extent, done)?;
-            done += part.length;
-            match parts.last_mut() {
-                Some(last) if last.node == part.node && last.offset + last.length == part.offset => {
-                    last.length += part.length;
-                }
-                _ => parts.push(part),
-            }
-        }
-        Some(parts)
+    pub(crate) fn parts(&self, extent: Extent) -> Option<Vec<SharePart>> {
+        share_parts(&self.layout, &self.map, extent, |node| self.is_usable(node))
     }
 
     /// The bytes of an extent from `done` on that are in one chunk.
-    fn part_at(&self, extent: Extent, done: u64) -> Option<Part> {
-        let at = At { shard: extent.shard, offset: extent.offset + done, direct: false };
-        let (geometry, start) = self.map.locate(at)?;
-        let (node, slot) = self.layout.locate(geometry.chunk.0)?;
-        if self.lost[node].load(Ordering::Relaxed) {
-            return None;
-        }
-        let length = (geometry.bytes - start).min(extent.length - done);
-        Some(Part { node, offset: slot * CHUNK_BYTES + start, length })
+    fn part_at(&self, extent: Extent, done: u64) -> Option<SharePart> {
+        SharePart::at(&self.layout, &self.map, extent, done).filter(|part| self.is_usable(part.node))
+    }
+
+    fn is_usable(&self, node: usize) -> bool {
+        !self.lost[node].load(Ordering::Relaxed)
     }
 
     /// Fetches bytes of other nodes, with one request to each, or more where it would be too large.
@@ -203,17 +181,18 @@ impl Store {
         wants.sort_unstable_by_key(|want| (want.part.node, want.part.offset));
         let mut requests = 0;
         while !wants.is_empty() {
-            // Two places for the same bytes are two requests.
-            let (mut later, mut now) = (Vec::new(), Vec::new());
-            for wants in wants.chunk_by(|one, other| one.part.node == other.part.node) {
-                let node = wants[0].part.node;
-                let peer = self.peers[node].unwrap_or(Peer(usize::MAX));
-                let pieces = requests_of(wants, self.limits.bytes, &mut later);
-                now.extend(pieces.into_iter().map(|pieces| Request { node, peer, pieces }));
-            }
+            let parts: Vec<SharePart> = wants.iter().map(|want| want.part).collect();
+            let (now, later) = peer_requests(&parts, self.limits.bytes, MAX_COUNT);
             requests += now.len() as u64;
-            self.requests.run(fetcher.active(), step, now, stop)?;
-            wants = later;
+            let request = |PeerRequest { node, pieces }| {
+                let peer = self.peers[node].unwrap_or(Peer(usize::MAX));
+                let pieces = pieces.iter().map(|piece| piece_of(&wants[piece.part], piece)).collect();
+                Request { node, peer, pieces }
+            };
+            self.requests.run(fetcher.active(), step, now.into_iter().map(request).collect(), stop)?;
+            let is_later = |number: usize| later.binary_search(&number).is_ok();
+            wants =
+                wants.into_iter().enumerate().filter(|(n, _)| is_later(*n)).map(|(_, want)| want).collect();
         }
         Ok(requests)
     }
@@ -225,7 +204,7 @@ impl Store {
 
     /// Most requests of this rank in flight per node.
     pub(crate) fn fetch_buffers(&self) -> usize {
-        self.limits.buffers
+        self.limits.requests
     }
 
     /// Closes the connections to other nodes.
@@ -246,34 +225,15 @@ impl Store {
     }
 }
 
-/// The pieces of each request to a node, of up to `request_bytes`; larger wants are cut. What
-/// overlaps an earlier want goes into `later`.
-fn requests_of(wants: &[Want], request_bytes: u64, later: &mut Vec<Want>) -> Vec<Vec<Piece>> {
-    let mut requests: Vec<Vec<Piece>> = Vec::new();
-    let (mut end, mut bytes) = (0, u64::MAX);
-    for Want { part, into } in wants {
-        if part.offset < end {
-            later.push(Want { part: *part, into: *into });
-            continue;
-        }
-        end = part.offset + part.length;
-        let mut done = 0;
-        while done < part.length {
-            let length = (part.length - done).min(request_bytes);
-            let is_full = requests.last().is_none_or(|pieces| pieces.len() >= MAX_COUNT);
-            if is_full || bytes.saturating_add(length) > request_bytes {
-                requests.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += length;
-            // SAFETY: who made the want claimed the memory of its whole part until `Store::fetch`
-            // returns, which waits for each request or takes the memory back.
-            let into = unsafe { Destination::new(into.add(done as usize), length as usize) };
-            if let Some(pieces) = requests.last_mut() {
-                pieces.push(Piece { offset: part.offset + done, into });
-            }
-            done += length;
-        }
-    }
-    requests
+/// A piece of a request, with its memory.
+fn piece_of(want: &Want, piece: &PeerPiece) -> Piece {
+    // SAFETY: who made the want claimed the memory of its whole part until `Store::fetch` returns,
+    // which waits for each request or takes the memory back. The piece is inside of the part.
+    let into = unsafe { Destination::new(want.into.add(piece.start as usize), piece.length as usize) };
+    Piece { offset: want.part.offset + piece.start, into }
+}
+
+/// How a rank asks other nodes.
+pub(crate) fn request_limits(options: &Options) -> RequestLimits {
+    RequestLimits::new(options.strategy.fetch_buffers.given(), options.strategy.fetch_bytes.given())
 }

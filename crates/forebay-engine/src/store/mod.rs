@@ -23,7 +23,7 @@ mod server;
 mod setup;
 mod ucx;
 
-pub(crate) use client::{Part, Store, Want};
-pub(crate) use requests::{Failed, RequestLimits};
+pub(crate) use client::{Store, Want, request_limits};
+pub(crate) use requests::Failed;
 pub(crate) use server::Server;
 pub(crate) use setup::{MadeStore, StorePlan, StoreQuestion, exceeds_memory, exchange, set_up};

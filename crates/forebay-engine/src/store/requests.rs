@@ -8,38 +8,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_plan::RequestLimits;
 use forebay_transport::{Fetcher, Peer, Piece, Ticket, TransportError};
-
-use crate::config::options::AutoNumber;
-
-/// Requests in flight per node unless the user says: one for each of four steps.
-const DEFAULT_BUFFERS: usize = 4;
-
-/// Most bytes of one request unless the user says \[bytes\]: above what a step of a rank has, so
-/// that there is one request per node and step.
-const DEFAULT_BYTES: u64 = 64 << 20;
 
 /// How often a wait checks whether to go on.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How a rank asks other nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestLimits {
-    /// Most requests in flight per node.
-    pub(crate) buffers: usize,
-    /// Most bytes of one request \[bytes\].
-    pub(crate) bytes: u64,
-}
-
-impl RequestLimits {
-    /// The limits that the user gave, else their defaults.
-    pub(crate) fn new(buffers: AutoNumber, bytes: AutoNumber) -> Self {
-        Self {
-            buffers: buffers.given().map_or(DEFAULT_BUFFERS, |buffers| buffers as usize),
-            bytes: bytes.given().unwrap_or(DEFAULT_BYTES),
-        }
-    }
-}
 
 /// Why bytes did not come.
 #[derive(Debug)]
@@ -68,7 +41,7 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new(peers: usize, limits: RequestLimits) -> Self {
-        Self { free: Mutex::new(vec![limits.buffers; peers]), changed: Condvar::new() }
+        Self { free: Mutex::new(vec![limits.requests; peers]), changed: Condvar::new() }
     }
 
     /// Makes all requests and waits for their answers, or until `stop` returns true. Whatever
@@ -176,7 +149,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::options::Auto;
 
     /// Answers each request when it is waited for; counts those in flight.
     #[derive(Default)]
@@ -234,7 +206,7 @@ mod tests {
     }
 
     fn limits(buffers: usize) -> RequestLimits {
-        RequestLimits { buffers, bytes: 1 }
+        RequestLimits { requests: buffers, bytes: 1 }
     }
 
     /// As many requests to each peer.
@@ -246,15 +218,6 @@ mod tests {
             (0..*count).map(move |_| Request { node: at, peer: Peer(at), pieces: pieces() })
         };
         counts.iter().enumerate().flat_map(of).collect()
-    }
-
-    #[test]
-    fn limits_are_those_of_the_user_or_the_defaults() {
-        let auto = AutoNumber::Chosen(Auto::Auto);
-        let defaults = RequestLimits { buffers: DEFAULT_BUFFERS, bytes: DEFAULT_BYTES };
-        assert_eq!(RequestLimits::new(auto, auto), defaults);
-        let given = RequestLimits::new(AutoNumber::Given(9), AutoNumber::Given(4096));
-        assert_eq!(given, RequestLimits { buffers: 9, bytes: 4096 });
     }
 
     proptest! {
