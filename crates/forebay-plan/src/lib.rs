@@ -16,6 +16,7 @@
 //!   ([`RandomReads`]).
 //! - `readers`: which blocks each reader of a node fills, and in which rank it runs;
 //!   `announce_window`: which blocks it asks the kernel for before ([`AnnounceWindow`]).
+//! - `in_place_reads`: which requests a rank makes for what no reader staged ([`in_place_runs`]).
 //! - `plan_window`: when a segment is planned, and when planning ends ([`PlanWindow`]).
 //! - `back_pressure`: whether a rank fills one more batch ([`BufferUse`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
@@ -52,6 +53,7 @@ mod copies;
 mod decode_plan;
 mod draw_entropy;
 mod group;
+mod in_place_reads;
 mod kept_units;
 mod ln_factorial;
 mod local_shuffle;
@@ -91,6 +93,7 @@ pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
 pub use draw_entropy::DrawEntropy;
+pub use in_place_reads::{AskedAhead, InPlaceRun, goes_straight, group_takes_more, in_place_runs};
 pub use kept_units::{UnitFacts, kept_by_id_bytes, warns_of_amplification};
 pub use mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use node_reads::NodeReads;

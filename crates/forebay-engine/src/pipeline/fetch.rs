@@ -3,36 +3,25 @@
 //!
 //! All that is missing of a group of samples is found first, and then requested together:
 //!
-//! - Small extents go to memory of the thread. Those that lie close together are one request.
-//! - A large value of a raw field goes straight to its place in the batch, without a copy.
-//!
-//! The kernel is asked for the next requests while one is waited for. A read that fails is left to
-//! the sample that it is for (`sample.rs`), which reads its own bytes and meets the error.
+//! `in_place_reads.rs` of forebay-plan decides which samples are a group, and which requests they
+//! take. A read that fails is left to the sample that it is for (`sample.rs`), which reads its own
+//! bytes and meets the error.
 
 use std::ops::Range;
 
+use forebay_plan::{AskedAhead, InPlaceRun, goes_straight, group_takes_more, in_place_runs};
 use forebay_types::{CodecChain, Extent, Piece};
 
 use crate::batch::layout::Batch;
 use crate::error::Error;
-use crate::pipeline::in_place::{InPlace, Run, runs};
+use crate::pipeline::in_place::InPlace;
 use crate::pipeline::missing::{Missing, Value};
 use crate::pipeline::sample::{Pick, Step};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::counters::{Counter, Level, count};
 
-/// From this length on a value goes straight to its place \[bytes\]: a copy costs less than a
-/// request below.
-const STRAIGHT_BYTES: u64 = 64 << 10;
-
-/// Memory for the small extents of a group \[bytes\]; the first sample of a group may exceed it.
-const GROUP_BYTES: u64 = 4 << 20;
-
-/// How much the kernel is asked for ahead of the request that is waited for \[bytes\].
-const AHEAD_BYTES: u64 = 16 << 20;
-
 enum Request<'m> {
-    Run(Run),
+    Run(InPlaceRun),
     Value(Value<'m>),
 }
 
@@ -70,7 +59,7 @@ impl<'a> Step<'a> {
         let mut bytes = 0;
         let mut end = first;
         for (slot, (_, pick)) in picks.iter().enumerate().skip(first) {
-            if bytes > GROUP_BYTES {
+            if !group_takes_more(bytes) {
                 break;
             }
             end = slot + 1;
@@ -111,7 +100,7 @@ impl<'a> Step<'a> {
             (large, small) = (rest.large, rest.small);
         }
         let mut requests: Vec<Request<'_>> = large.into_iter().map(Request::Value).collect();
-        requests.extend(runs(&small).into_iter().map(Request::Run));
+        requests.extend(in_place_runs(&small).into_iter().map(Request::Run));
         requests.sort_unstable_by_key(Request::extent);
         Ok(self.request(picks, &small, requests, in_place, columns)?.then_some(end))
     }
@@ -127,15 +116,9 @@ impl<'a> Step<'a> {
     ) -> Result<bool, (usize, Error)> {
         let context = self.shared();
         let extents: Vec<Extent> = requests.iter().map(Request::extent).collect();
-        let (mut announced, mut ahead_bytes) = (0, 0);
+        let mut asked = AskedAhead::default();
         for (number, request) in requests.into_iter().enumerate() {
-            let begun = announced;
-            while announced < extents.len() && (ahead_bytes < AHEAD_BYTES || announced <= number) {
-                ahead_bytes += extents[announced].length;
-                announced += 1;
-            }
-            ahead_bytes -= extents[number].length;
-            let ahead = &extents[begun.max(number + 1).min(announced)..announced];
+            let ahead = &extents[asked.before(number, &extents)];
             let announce = || {
                 for extent in ahead.iter().filter(|_| !context.settings.direct) {
                     context.will_need(extent.shard, extent.offset, extent.length);
@@ -179,10 +162,12 @@ impl<'a> Step<'a> {
         let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else { return None };
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return None };
         let is_raw = located.units()[slice.unit as usize].codecs == CodecChain::STORED;
-        // From a store, small ones cost no request of their own.
         let is_in_store = || self.shared().store.as_ref().is_some_and(|store| store.parts(extent).is_some());
-        let is_large = slice.length >= STRAIGHT_BYTES || is_in_store();
-        if !is_raw || !is_large || !part.is_in_place() || self.shared().near.find(extent).is_some() {
+        if !is_raw
+            || !goes_straight(slice.length, is_in_store)
+            || !part.is_in_place()
+            || self.shared().near.find(extent).is_some()
+        {
             return None;
         }
         Some(Value { slot, column, extent, head: slice.offset as usize, unit: slice.unit, into: &mut [] })

@@ -1,4 +1,4 @@
-//! Bytes of a group of samples that were read in place, and how small reads are joined.
+//! Bytes of a group of samples that were read in place.
 //!
 //! `fetch.rs` fills it, `sample.rs` takes bytes from it.
 
@@ -6,14 +6,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use forebay_plan::InPlaceRun;
 use forebay_types::Extent;
-
-/// Gap that is read through between small extents \[bytes\]: the page cache fetches the page
-/// anyway.
-const GAP_BYTES: u64 = 4 << 10;
-
-/// Largest request for small extents \[bytes\].
-const REQUEST_BYTES: u64 = 1 << 20;
 
 /// What was read for a group of samples.
 #[derive(Default)]
@@ -49,14 +43,14 @@ impl InPlace {
     }
 
     /// Takes the memory of a run, to be filled.
-    pub(crate) fn memory_of(&mut self, run: &Run) -> &mut [u8] {
+    pub(crate) fn memory_of(&mut self, run: &InPlaceRun) -> &mut [u8] {
         let end = run.start + run.extent.length as usize;
         self.memory.resize(self.memory.len().max(end), 0);
         &mut self.memory[run.start..end]
     }
 
     /// Takes over the extents of a run whose memory is filled; `small` are those of all runs.
-    pub(crate) fn has(&mut self, run: &Run, small: &[Extent]) {
+    pub(crate) fn has(&mut self, run: &InPlaceRun, small: &[Extent]) {
         for member in &small[run.members.clone()] {
             let start = run.start + (member.offset - run.extent.offset) as usize;
             self.extents.insert(*member, start..start + member.length as usize);
@@ -107,89 +101,5 @@ impl InPlace {
         self.placed.clear();
         self.asked = false;
         self.missed.set(false);
-    }
-}
-
-/// Small extents that are one request.
-pub(crate) struct Run {
-    pub(crate) extent: Extent,
-    /// Where they go in the memory of [`InPlace`].
-    pub(crate) start: usize,
-    /// The extents, as a range of the sorted list.
-    pub(crate) members: Range<usize>,
-}
-
-/// Joins sorted extents to requests.
-pub(crate) fn runs(small: &[Extent]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut memory = 0;
-    for (number, extent) in small.iter().enumerate() {
-        if let Some(run) = runs.last_mut()
-            && run.extent.shard == extent.shard
-            && extent.offset <= run.extent.end() + GAP_BYTES
-            && extent.end() - run.extent.offset <= REQUEST_BYTES
-        {
-            let grown = extent.end().max(run.extent.end()) - run.extent.offset;
-            memory += (grown - run.extent.length) as usize;
-            run.extent.length = grown;
-            run.members.end = number + 1;
-            continue;
-        }
-        runs.push(Run { extent: *extent, start: memory, members: number..number + 1 });
-        memory += extent.length as usize;
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use forebay_types::ShardId;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn extent(shard: u32, offset: u64, length: u64) -> Extent {
-        Extent { shard: ShardId(shard), offset, length }
-    }
-
-    #[test]
-    fn close_extents_of_one_file_are_one_request() {
-        let small = [extent(0, 0, 10), extent(0, 4_000, 10), extent(0, 9_000, 10), extent(1, 9_010, 10)];
-        let found: Vec<_> =
-            runs(&small).iter().map(|run| (run.extent, run.start, run.members.clone())).collect();
-        assert_eq!(
-            found,
-            [
-                (extent(0, 0, 4_010), 0, 0..2),
-                (extent(0, 9_000, 10), 4_010, 2..3),
-                (extent(1, 9_010, 10), 4_020, 3..4)
-            ]
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn requests_cover_every_extent_once(
-            mut small in prop::collection::vec(
-                (0_u32..3, 0_u64..1 << 22, 1_u64..200_000).prop_map(|(shard, offset, length)| extent(shard, offset, length)),
-                0..60,
-            ),
-        ) {
-            small.sort_unstable();
-            small.dedup();
-            let runs = runs(&small);
-            let members: Vec<usize> = runs.iter().flat_map(|run| run.members.clone()).collect();
-            prop_assert_eq!(members, (0..small.len()).collect::<Vec<_>>());
-            let mut memory = 0;
-            for run in &runs {
-                prop_assert_eq!(run.start, memory);
-                memory += run.extent.length as usize;
-                prop_assert!(run.members.len() == 1 || run.extent.length <= REQUEST_BYTES);
-                for member in &small[run.members.clone()] {
-                    prop_assert_eq!(member.shard, run.extent.shard);
-                    prop_assert!(run.extent.offset <= member.offset && member.end() <= run.extent.end());
-                }
-            }
-        }
     }
 }
