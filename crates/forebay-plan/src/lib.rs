@@ -21,14 +21,15 @@
 //! - `back_pressure`: whether a rank fills one more batch ([`BufferUse`]).
 //! - `placement`: which chunks of a data set the storage tiers keep, and in which level
 //!   ([`Placement`]).
-//! - `share_units`: how a data set is cut into the units that nodes share out ([`share_units`]), and
-//!   what lies where ([`SamplePlaces`](forebay_types::SamplePlaces)).
+//! - `share_units`: how a data set is cut into the units that nodes share out ([`share_units`]),
+//!   and what lies where ([`SamplePlaces`](forebay_types::SamplePlaces)).
 //! - `node_shares`: which samples each node of a job holds ([`NodeShares`]); `chunk_set`: which
 //!   chunks ([`ChunkSet`]); `unit_ranges`: which bytes a unit takes ([`UnitCost`]).
 //! - `store_layout`: where chunks lie in the shares of an in-memory store ([`StoreLayout`]);
 //!   `peer_requests`: how a rank asks other nodes for bytes of theirs ([`peer_requests`]).
 //! - `stream_memory`: which units the nodes keep in memory beside windows of what they stream
-//!   ([`StreamMemory`]); `stream_sections`: how these windows move on.
+//!   ([`StreamMemory`]); `stream_choice`: how long these windows are ([`WindowFacts`]);
+//!   `stream_sections`: how they move on.
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
 //! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
@@ -81,6 +82,7 @@ mod staging;
 mod state;
 mod store_layout;
 mod strategy;
+mod stream_choice;
 mod stream_memory;
 mod stream_sections;
 mod tier_forecast;
@@ -122,6 +124,7 @@ pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
 };
+pub use stream_choice::{DEFAULT_ENTROPY, NoWindow, WindowFacts, WindowWish, stream_node_memory};
 pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes};
 pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};
 pub use tier_reads::{ChunkRead, PieceRead, PieceRun, is_widened, pieces_at_once, waits_for_others};

@@ -10,7 +10,8 @@ use forebay_format::Index;
 use forebay_host as host;
 use forebay_plan::config::Budget;
 use forebay_plan::{
-    Kind, NodeMemory, Order, OrderError, StreamMemory, UnitBytes, UnitCost, data_set_key, unit_costs,
+    DEFAULT_ENTROPY, NoWindow, NodeMemory, Order, StreamMemory, UnitBytes, UnitCost, WindowFacts, WindowWish,
+    data_set_key, stream_node_memory, unit_costs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +22,6 @@ use crate::host::Host;
 use crate::mesh::Links;
 use crate::residents::memory::ENTRY_BYTES;
 use crate::store::{exceeds_memory, exchange};
-
-/// Order entropy that the window reaches where the user gives no bound, if memory allows it: the
-/// least with which a training on a file sorted by class learns as with a full shuffle
-/// (docs/results/store.md, Training).
-pub(crate) const DEFAULT_ENTROPY: f64 = 0.85;
-
-/// Divisor of the free memory that residents and windows may take where the user does not say.
-const MEMORY_SHARE: u64 = 2;
 
 /// Batch buffers per rank, at least.
 const MIN_BUFFERS: u64 = 2;
@@ -108,8 +101,9 @@ pub(crate) fn choose(
     let owned_bytes = own_units.map(|unit| bytes[unit].resident).sum();
     let memory = exchange(links, &node_memory(question, owned_bytes)?, caller)?;
     let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, data_set_key(fingerprint));
-    let choosing = Choosing { question, order, streams: &streams };
-    let (order, window) = choosing.choose()?;
+    let facts = WindowFacts { order, shares, streams: &streams };
+    let wish = WindowWish { window: options.order.window, entropy: options.order.entropy };
+    let (order, window) = facts.choose(wish).map_err(|refused| no_window(question, &facts, refused))?;
     let is_streamed = |order: &Order| {
         let mut streamed = vec![false; shares.units()];
         order.streamed_units().iter().for_each(|unit| streamed[*unit] = true);
@@ -140,7 +134,7 @@ pub(crate) fn choose(
         window_bytes: of_window(streams.window_bytes(window, *own_node)),
         staging_bytes: of_window(streams.staging_bytes(window, *own_node)),
         streamed_bytes: read_bytes(&streamed),
-        unwindowed_bytes: read_bytes(&is_streamed(&choosing.with(0))),
+        unwindowed_bytes: read_bytes(&is_streamed(&facts.with(0))),
     };
     let memory_bytes = budget.held_bytes + question.other_bytes() + plan.staging_bytes;
     Ok(Choice { plan, order, memory_bytes })
@@ -151,20 +145,12 @@ fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<Node
     let ResidentQuestion { options, budget, .. } = question;
     let free = host::available_bytes();
     let left = budget.left_bytes().saturating_sub(question.buffer_bytes());
-    match options.strategy.store {
-        Some(StoreSize::Bytes(bytes)) if bytes.min(owned_bytes) > free => {
-            Err(exceeds_memory(bytes, free, "streamed"))
-        }
-        Some(StoreSize::Bytes(bytes)) => {
-            let rest = if budget.is_default { (free - bytes.min(owned_bytes)) / MEMORY_SHARE } else { 0 };
-            Ok(NodeMemory { resident_bytes: bytes, staging_bytes: left.max(rest), divides: false })
-        }
-        _ => Ok(NodeMemory {
-            resident_bytes: free / MEMORY_SHARE,
-            staging_bytes: left,
-            divides: budget.is_default,
-        }),
-    }
+    let asked = match options.strategy.store {
+        Some(StoreSize::Bytes(bytes)) => Some(bytes),
+        _ => None,
+    };
+    stream_node_memory(asked, owned_bytes, free, left, budget.is_default)
+        .ok_or_else(|| exceeds_memory(asked.unwrap_or(0), free, "streamed"))
 }
 
 impl ResidentQuestion<'_> {
@@ -180,116 +166,52 @@ impl ResidentQuestion<'_> {
     }
 }
 
-struct Choosing<'a> {
-    question: &'a ResidentQuestion<'a>,
-    order: &'a Order,
-    streams: &'a StreamMemory,
-}
-
-impl Choosing<'_> {
-    /// The order with windows of `window` units, and the units that nodes keep beside them.
-    fn with(&self, window: u64) -> Order {
-        let shares = &self.question.job_shares.shares;
-        let order = self.order.clone().with_window(window.max(1));
-        order.with_residents(shares.clone().into(), |unit| self.streams.keeps(window, unit))
-    }
-
-    fn choose(&self) -> Result<(Order, u64), Error> {
-        let choice = &self.question.options.order;
-        let least = choice.entropy.unwrap_or(DEFAULT_ENTROPY);
-        let without_windows = self.with(0);
-        if without_windows.streamed_units().is_empty() {
-            without_windows.smallest_window(choice.entropy.unwrap_or(0.0), 1)?;
-            return Ok((without_windows, 1));
-        }
-        let longest = self.streams.longest_window();
-        if longest < choice.window.unwrap_or(1) {
-            return Err(self.no_room(choice.window.unwrap_or(1), longest));
-        }
-        let order = match choice.window {
-            Some(window) => {
-                let order = self.with(window);
-                if let Some(least) = choice.entropy {
-                    order
-                        .smallest_window(least, window)
-                        .map_err(|error| self.out_of_reach(error, least, window))?;
-                }
-                order
+/// Why there is no window as the user wants it, with what would work.
+fn no_window(question: &ResidentQuestion<'_>, facts: &WindowFacts<'_>, refused: NoWindow) -> Error {
+    let (streams, budget, own_node) = (facts.streams, question.budget, question.job_shares.own_node);
+    // The memory of this node with which it has room for windows of `window` units [bytes].
+    let memory_for =
+        |window| budget.held_bytes + question.other_bytes() + streams.staging_bytes(window, own_node);
+    match refused {
+        NoWindow::Order(error) => error.into(),
+        NoWindow::NoRoom { window, longest } => {
+            let works = match longest {
+                0 => "not even for a window of 1 unit".to_owned(),
+                longest => format!("for at most {longest} units"),
+            };
+            let needed = memory_for(window);
+            Error::Options {
+                message: format!(
+                    "order {KIND}: a window of {window} units needs memory={needed} bytes on this node; the memory of \
+                     the job's nodes has room {works}"
+                ),
+                hint: format!("give memory=\"{}MiB\", or a smaller window", needed.div_ceil(MIB)),
             }
-            None if self.streams.divides() => {
-                let shares = self.question.job_shares.shares.clone().into();
-                let keeps = |window: u64, unit: usize| self.streams.keeps(window, unit);
-                match self.order.clone().with_smallest_window(&shares, least, longest, keeps) {
-                    Err(OrderError::Entropy { .. }) if choice.entropy.is_none() => {
-                        self.order.clone().with_most_random_window(&shares, longest, keeps)
-                    }
-                    found => found.map_err(|error| self.out_of_reach(error, least, longest))?,
-                }
-            }
-            None => match self.with(1).smallest_window(least, longest) {
-                Err(OrderError::Entropy { .. }) if choice.entropy.is_none() => {
-                    let units = without_windows.streamed_units().len() as u64;
-                    self.with(longest.clamp(1, units))
-                }
-                found => self.with(found.map_err(|error| self.out_of_reach(error, least, longest))?),
-            },
-        };
-        let Kind::Opportunistic { window } = order.kind() else {
-            return Err(Error::local("the order has no windows"));
-        };
-        Ok((order, window))
-    }
-
-    /// The memory of this node with which it has room for windows of `window` units \[bytes\].
-    fn memory_for(&self, window: u64) -> u64 {
-        let bytes = self.streams.staging_bytes(window, self.question.job_shares.own_node);
-        self.question.budget.held_bytes + self.question.other_bytes() + bytes
-    }
-
-    /// No room for windows of `window` units.
-    fn no_room(&self, window: u64, longest: u64) -> Error {
-        let works = match longest {
-            0 => "not even for a window of 1 unit".to_owned(),
-            longest => format!("for at most {longest} units"),
-        };
-        Error::Options {
-            message: format!(
-                "order {KIND}: a window of {window} units needs memory={} bytes on this node; the memory of the job's \
-                 nodes has room {works}",
-                self.memory_for(window)
-            ),
-            hint: format!(
-                "give memory=\"{}MiB\", or a smaller window",
-                self.memory_for(window).div_ceil(MIB)
-            ),
         }
-    }
-
-    /// The bound of the entropy is out of reach with windows of up to `longest` units.
-    fn out_of_reach(&self, error: OrderError, least: f64, longest: u64) -> Error {
-        if !matches!(error, OrderError::Entropy { .. }) {
-            return error.into();
+        NoWindow::OutOfReach { error, least, longest } => {
+            let memory = if streams.divides() {
+                "; longer windows leave less memory to resident units, or find none".to_owned()
+            } else {
+                format!(
+                    "; memory= has room for a window of {longest} units, up to {} MiB on this node",
+                    streams.window_bytes(longest, own_node).div_ceil(MIB)
+                )
+            };
+            let asked = question.options.order.window.is_some();
+            let needed = facts.with(1).smallest_window(least, u64::MAX).ok();
+            let hint = match needed {
+                Some(window) if asked => format!("leave window= out, or give window={window}"),
+                Some(window) if !budget.is_default => {
+                    let needed = memory_for(window).div_ceil(MIB);
+                    format!(
+                        "give memory=\"{needed}MiB\" on each node, or one of these; order=\"shuffle\" has an entropy of 1"
+                    )
+                }
+                _ => "give one of these, nodes with more memory, or more of it by store=; order=\"shuffle\" has an \
+                      entropy of 1"
+                    .to_owned(),
+            };
+            Error::Options { message: format!("{error}{memory}"), hint }
         }
-        let budget = self.question.budget;
-        let memory = if self.streams.divides() {
-            "; longer windows leave less memory to resident units, or find none".to_owned()
-        } else {
-            format!(
-                "; memory= has room for a window of {longest} units, up to {} MiB on this node",
-                self.streams.window_bytes(longest, self.question.job_shares.own_node).div_ceil(MIB)
-            )
-        };
-        let asked = self.question.options.order.window.is_some();
-        let needed = self.with(1).smallest_window(least, u64::MAX).ok();
-        let hint = match needed {
-            Some(window) if asked => format!("leave window= out, or give window={window}"),
-            Some(window) if !budget.is_default => {
-                let needed = self.memory_for(window).div_ceil(MIB);
-                format!("give memory=\"{needed}MiB\" on each node, or one of these; order=\"shuffle\" has an entropy of 1")
-            }
-            _ => "give one of these, nodes with more memory, or more of it by store=; order=\"shuffle\" has an entropy of 1"
-                .to_owned(),
-        };
-        Error::Options { message: format!("{error}{memory}"), hint }
     }
 }
