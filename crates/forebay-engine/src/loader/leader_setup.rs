@@ -64,9 +64,15 @@ pub(crate) struct LeaderState {
     pub(crate) reply: Vec<u8>,
     /// Region, index, and retained values, if any.
     pub(crate) fds: Vec<OwnedFd>,
-    pub(crate) share: memory_ledger::Share,
+    pub(crate) own: LeaderOwn,
+}
+
+/// What a leader keeps itself; the other ranks have nothing of it.
+#[derive(Default)]
+pub(crate) struct LeaderOwn {
+    pub(crate) share: Option<memory_ledger::Share>,
     /// The shards, open already.
-    pub(crate) files: Arc<ShardFiles>,
+    pub(crate) files: Option<Arc<ShardFiles>>,
     /// Time to locate the samples.
     pub(crate) seek: Duration,
     /// The leader's connection to the tier daemon.
@@ -244,7 +250,8 @@ pub(crate) fn lead(
     let mut fds = vec![region, index];
     fds.extend(store_share);
     fds.extend(share_retained()?.into_iter().flatten());
-    Ok(LeaderState { reply, fds, share, files, seek, tiers: client, server })
+    let own = LeaderOwn { share: Some(share), files: Some(files), seek, tiers: client, server };
+    Ok(LeaderState { reply, fds, own })
 }
 
 /// The order that the settings make, on nodes with these shares that keep these units.

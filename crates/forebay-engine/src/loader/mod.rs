@@ -2,8 +2,9 @@
 //!
 //! Life of a loader:
 //!
-//! 1. `new` (collective): the ranks connect, the leader loads or builds the index and decides the
-//!    settings.
+//! 1. `new` (collective), in phases: the ranks agree, and the leader loads or builds the index and
+//!    decides the settings (`agreed`); each rank maps what was decided (`decided`) and opens what
+//!    it reads from (`opened`).
 //! 2. `start` sets where the next iteration begins.
 //! 3. `next` returns batches, then `None` at the end of the epoch; `leave` ends it early.
 //! 4. `start` again, or `close`.
@@ -11,59 +12,58 @@
 //! A start at the epoch after the last one continues the session. Any other start begins a new
 //! session, which all remaining ranks of the node must request alike.
 
+mod agreed;
 mod arbiter_threads;
 pub(crate) mod creation;
+mod decided;
 mod elsewhere;
 mod explicit_order;
 mod idle_memory;
 pub(crate) mod iterate;
 mod leader_setup;
 mod liveness;
+#[cfg(test)]
+mod one_rank;
+mod opened;
 mod report;
 mod scanned_index;
 mod start;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use forebay_format::DecodedUnits;
-use forebay_host::{Map, failpoint, fork};
-use forebay_io::FileIo;
+use forebay_host::fork;
 use forebay_plan::OrderState;
-use forebay_plan::config::{Mapping, ReadAhead};
 use forebay_types::{Field, Rank};
 
-use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config::options::{AccessChoice, Options, compare_hellos, rank_facts};
-use crate::config::rank_facts::RankFacts;
+use crate::config::options::{AccessChoice, Options};
 use crate::config::strategies::Strategies;
 use crate::config::tiers;
 use crate::dataset::IndexedDataset;
 use crate::dataset::field_decoders::{Decoding, Delivery};
-use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::Error;
 use crate::host::Host;
-use crate::host::offload::offload;
+use crate::loader::agreed::{Agreed, Making};
 use crate::loader::arbiter_threads::ArbiterThreads;
-use crate::loader::creation::{CancellableHost, Creation};
-use crate::loader::leader_setup::{Reply, decided_order, lead};
+use crate::loader::creation::Creation;
+use crate::loader::decided::Decided;
+use crate::loader::leader_setup::LeaderOwn;
 use crate::loader::liveness::FailureDetector;
+use crate::loader::opened::Opened;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
-use crate::pipeline::near::{MappedFiles, Near, NearLevel};
 use crate::pipeline::own_fill::OwnFill;
 use crate::pipeline::session::Session;
-use crate::rendezvous::{self, Dead, NodeSpec};
-use crate::residents::ResidentMemory;
 use crate::shm::block_state::{Presence, publish_presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
 use crate::shm::position::{AWAY, SessionId};
 use crate::shm::region::Region;
-use crate::store::{Server, Store};
+use crate::store::Server;
 
 /// See the module header.
 pub struct Engine {
@@ -152,6 +152,7 @@ impl Engine {
             .inspect_err(|error| creation.abandon(error))
     }
 
+    /// Goes through the phases: [`Agreed`], [`Decided`], [`Opened`].
     fn make(
         source: Arc<IndexedDataset>,
         options: Options,
@@ -159,145 +160,15 @@ impl Engine {
         creation: &Creation,
         caller: &dyn Host,
     ) -> Result<Self, Error> {
-        strategies.check(&options)?;
-        failpoint::check()
-            .map_err(|message| Error::Options { message, hint: "it is for tests only; unset it".into() })?;
-        let spec = NodeSpec {
-            job: options.job.clone(),
-            node: options.node.clone(),
-            name: options.name.clone(),
-            rank: options.rank,
-            local_rank: options.local_rank,
-            local_ranks: options.local_ranks.clone(),
-            launcher: options.launcher.clone(),
-            deadline: Duration::from_secs(options.timeout_s),
-        };
-        let identity = source.dataset().identity();
-        let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
-        let mut failure = None;
-        let (mut share, mut opened, mut client, mut server) = (None, None, None, None);
-        let mut seek = Duration::ZERO;
-        let lead = |hellos: &[Vec<u8>], dead: Dead<'_>| {
-            let cancellable = CancellableHost::new(caller, creation, dead);
-            compare_hellos(hellos, &options.local_ranks)
-                .map_err(Error::disagree)
-                .and_then(|()| creation.link(&options, spec.deadline, &cancellable))
-                .and_then(|()| {
-                    let ranks = rank_facts(hellos);
-                    let (source, options, strategies) =
-                        (Arc::clone(&source), options.clone(), strategies.clone());
-                    let links = creation.links().cloned();
-                    offload(&cancellable, &what, limit_s, move |caller| {
-                        lead(&source, &options, &strategies, &ranks, links.as_deref(), caller)
-                    })
-                })
-                .and_then(|state| creation.agree(&options, &cancellable).map(|()| state))
-                .map(|state| {
-                    (share, opened, seek) = (Some(state.share), Some(state.files), state.seek);
-                    (client, server) = (state.tiers, state.server);
-                    (state.reply, state.fds)
-                })
-                .map_err(|error| {
-                    let error = cancellable.reason(error);
-                    let text = error.to_wire();
-                    failure = Some(error);
-                    text
-                })
-        };
-        let joined = {
-            let hello = options.hello(identity, &RankFacts::of_this_process());
-            rendezvous::join(&spec, &hello, lead, &mut WaitingHost(caller))
-        };
-        // The leader raises its own error, not the rejection that it sent.
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        let mut membership = joined?;
-        let reply: Reply = serde_json::from_slice(&membership.reply)
-            .map_err(|error| Error::local(format!("cannot parse the leader's decisions: {error}")))?;
+        let making = Making { source: &source, options: &options, strategies: &strategies, creation, caller };
+        let Agreed { membership, reply, fds, mut own } = Agreed::reach(&making)?;
+        let mut decided = Decided::of(reply, fds, &making)?;
+        let Opened { files, io, tiers, mappings, store, near, fallbacks } =
+            Opened::open(&making, &mut decided, &mut own)?;
+        let Decided { reply, cores, region, huge_pages, index, order, .. } = decided;
         let settings = reply.settings;
-        let cores = reply.cores.get(options.local_rank as usize).copied().unwrap_or(1);
-        let mut fds = std::mem::take(&mut membership.fds).into_iter();
-        let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
-            return Err(Error::local("the leader sent no memory"));
-        };
-        let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
-        let huge_pages = region.memory().ask_for_huge_pages();
+        let LeaderOwn { share, seek, server, .. } = own;
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
-        let index_bytes = Arc::new(IndexBytes(Map::read_only(&index_fd)?));
-        let index = Arc::new(source.dataset().shared_index(index_bytes)?);
-        let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
-        let order = decided_order(&options, &index, &settings, shares, reply.residents.as_ref())?;
-        let has_share = reply.store.is_some() || reply.residents.is_some();
-        let own_share = has_share.then(|| fds.next().ok_or_else(|| Error::local("no share was sent")));
-        let own_share = own_share.transpose()?.map(|share| Map::read_only(&share)).transpose()?;
-        let retained = reply.retained.then(|| fds.collect());
-        let open = {
-            let (source, index, options) = (Arc::clone(&source), Arc::clone(&index), options.clone());
-            let (plan, is_retained) = (reply.tiers.clone(), reply.retained);
-            let (direct, access) = (settings.direct, settings.access);
-            let maps = settings.mapping != Mapping::None;
-            let kernel_read_ahead = settings.read_ahead == ReadAhead::Kernel;
-            move |_: &dyn Host| {
-                let files = match opened.filter(|files| files.serves(direct)) {
-                    Some(files) => files,
-                    None => open_files(&source, &index, direct, retained)?,
-                };
-                let mappings = maps.then(|| open_mappings(access, &files));
-                // Kernel read-ahead past a prefetched range reads samples of other ranks. And while
-                // it is on, FUSE drops prefetch requests under load (fs/fuse/file.c,
-                // `fuse_readahead`).
-                files.read_ahead(kernel_read_ahead);
-                let tiers = plan.map(|plan| {
-                    let watched = if is_retained {
-                        open_files(&source, &index, false, None)?
-                    } else {
-                        Arc::clone(&files)
-                    };
-                    Ok::<_, Error>(tiers::open(&plan, client, &options, &files, watched, &index))
-                });
-                Ok((files, mappings, tiers.transpose()?))
-            }
-        };
-        let (files, mappings, tiers) = offload(caller, &what, limit_s, open)?;
-        let mut fallbacks = Vec::new();
-        let tiers = match tiers.transpose() {
-            Ok(tiers) => tiers,
-            Err(error) => {
-                let fallback = Fallback::new(Wanted::Tiers, tiers::unusable(error, &options)?);
-                fallback.log(&options.name);
-                fallbacks.push(fallback);
-                None
-            }
-        };
-        let (mut store, mut residents) = (None, None);
-        match (&reply.store, own_share) {
-            (Some(plan), Some(share)) => {
-                let new = Store::new(plan, share, &options, &files, &index)?;
-                new.connect(spec.deadline, caller)?;
-                if let Some(server) = &server {
-                    let links = creation.links().map(Arc::as_ref);
-                    server.wait_for_clients(links, spec.deadline, caller)?;
-                }
-                store = Some(Arc::new(new));
-            }
-            (None, Some(share)) => residents = Some(Arc::new(ResidentMemory::new(share)?)),
-            (_, None) => {}
-        }
-        let io: Arc<dyn FileIo> = match &tiers {
-            Some(tiers) => Arc::clone(tiers) as _,
-            None => Arc::clone(&files) as _,
-        };
-        let mappings = match mappings.transpose() {
-            Ok(mappings) => mappings.flatten().map(Arc::new),
-            Err(error) if strategies.locators.is_some() => return Err(error),
-            Err(error) => {
-                let fallback = Fallback::new(Wanted::Mapping, error.to_string());
-                fallback.log(&options.name);
-                fallbacks.push(fallback);
-                None
-            }
-        };
         let decoding = Decoding::new(index.fields(), &options.decode)?;
         let layout = BatchLayout::new(decoding.fields(), order.largest_batch(), settings.ragged_bytes)
             .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
@@ -320,15 +191,6 @@ impl Engine {
         let arbiter = arbiter.transpose().map_err(Error::threads("a thread for read tokens"))?;
         let epochs = options.epochs.unwrap_or(0);
         let decoded = DecodedUnits::new(settings.kept_unit_bytes);
-        let (access, has_roots) = (settings.access, settings.mode.has_roots());
-        let mapped = mappings.clone().map(|mappings| MappedFiles { mappings, access, has_roots });
-        let levels: [Option<Arc<dyn NearLevel>>; 4] = [
-            store.clone().map(|store| store as _),
-            residents.map(|residents| residents as _),
-            tiers.clone().map(|tiers| tiers as _),
-            mapped.map(|mapped| Arc::new(mapped) as _),
-        ];
-        let near = Near::new(levels.into_iter().flatten());
         let context = Arc::new(Context {
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
             buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
@@ -590,24 +452,49 @@ impl Drop for Engine {
     }
 }
 
-/// The index's bytes in the leader's sealed memory.
-struct IndexBytes(Map);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::layout::FieldPlacement;
+    use crate::host::NoHost;
+    use crate::loader::one_rank::OneRank;
 
-impl AsRef<[u8]> for IndexBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
+    /// The numbers of all samples of an epoch, in the order of the batches.
+    fn numbers_of_an_epoch(engine: &Engine, epoch: u64) -> Vec<u32> {
+        let iteration = engine.start(epoch, 0, &NoHost).unwrap();
+        let mut numbers = Vec::new();
+        while let Some(delivered) = engine.next(iteration, &NoHost).unwrap() {
+            let batch = &delivered.batch;
+            let FieldPlacement::Dense { offset, sample_bytes: 4 } = batch.layout().places[0] else {
+                panic!("a number has 32 bits")
+            };
+            // SAFETY: the batch has 4 bytes for each sample there, and lives on.
+            let bytes = unsafe { std::slice::from_raw_parts(batch.address(offset), 4 * batch.samples()) };
+            numbers.extend(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
+        }
+        numbers
     }
-}
 
-/// The caller, for the waits of the rendezvous.
-struct WaitingHost<'a>(&'a dyn Host);
-
-impl rendezvous::Waiting for WaitingHost<'_> {
-    fn go_on(&mut self) -> bool {
-        !self.0.interrupted()
-    }
-
-    fn warn(&mut self, text: &str) {
-        self.0.warn(text);
+    #[test]
+    fn an_engine_delivers_every_sample_once_in_each_epoch_of_any_strategy() {
+        for access in ["auto", "mmap", "pread"] {
+            for kind in ["sequential", "shuffle", "group"] {
+                let rank = OneRank::new(|values| {
+                    values["order"]["kind"] = kind.into();
+                    values["last_batch"] = "partial".into();
+                    values["strategy"] = serde_json::json!({"access": access});
+                });
+                let (engine, _directory) = rank.engine().unwrap();
+                for epoch in 0..2 {
+                    let mut numbers = numbers_of_an_epoch(&engine, epoch);
+                    let is_sorted = numbers.is_sorted();
+                    assert_eq!(is_sorted, kind == "sequential", "{access}, {kind}, epoch {epoch}");
+                    numbers.sort_unstable();
+                    let all: Vec<u32> = (0..OneRank::SAMPLES as u32).collect();
+                    assert_eq!(numbers, all, "{access}, {kind}, epoch {epoch}");
+                }
+                engine.close();
+            }
+        }
     }
 }
