@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use forebay_tier::log::replay;
-use forebay_tier::{CHUNK_BYTES, MAX_SLABS, MAX_SLOTS, Record};
+use forebay_tier::{MAX_SLABS, MAX_SLOTS, Record};
+use forebay_types::CHUNK_BYTES;
 use libfuzzer_sys::fuzz_target;
 
 /// Length of the header of a log, and of what stands before the body of a record.
