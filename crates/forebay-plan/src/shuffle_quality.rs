@@ -9,7 +9,8 @@
 //!    files are sorted by class; more lanes and wider windows help equally. Measured
 //!    (`tests/order_quality.rs`) it is up to 15 % lower with w ≥ 4, because window edges fall
 //!    inside groups and batches, a third lower with w = 1, and up to 30 % higher where a lane has
-//!    only three windows, because its first and last are cut.
+//!    only three windows, because its first and last are cut. Where there are fewer windows than
+//!    lanes, W < L, pairs of two lanes have the same window with a chance of (L/W−1) / (L−1).
 //!
 //! Where the order `local-shuffle` deals the samples of K steps together, each step takes g of a
 //! node that has 1/W of the ranks, instead of any. Of the (K·G)! / (G!)^K ways to cut a pool into
@@ -143,7 +144,10 @@ fn same_group_pairs(samples: u64, group: u64, window: u64, lanes: u64, global_ba
     let (batch, lanes) = (global_batch as f64, lanes as f64);
     let part = batch / lanes;
     let same_lane = lanes * part * (part - 1.0) / (batch * (batch - 1.0));
-    same_lane * pair_chance(group.min(samples), window.saturating_mul(group).min(samples))
+    let window = window.saturating_mul(group).min(samples);
+    let windows = samples.div_ceil(window.max(1)).max(1) as f64;
+    let shared = if lanes > windows { (lanes / windows - 1.0) / (lanes - 1.0) } else { 0.0 };
+    (same_lane + (1.0 - same_lane) * shared) * pair_chance(group.min(samples), window)
 }
 
 /// Chance that two of `total` shuffled samples come from the same group of `group`.
@@ -185,6 +189,9 @@ mod tests {
             let found = same_group_pairs(20_000, 100, window, lanes, 64);
             assert!((found - expected).abs() < 0.0005, "L {lanes}, w {window}: {found}");
         }
+        assert_eq!(same_group_pairs(1000, 5000, 4, 4, 64), 1.0, "all samples are in the one group");
+        let quality = Quality::of_groups(1000, 250, 4, 4, 64);
+        assert_eq!(quality.same_group_pairs, quality.full_shuffle_same_group_pairs, "one window");
         let quality = Quality::of_groups(20_000, 100, 4, 4, 64);
         assert!((quality.full_shuffle_same_group_pairs.unwrap() - 0.005).abs() < 0.0001);
     }
