@@ -96,7 +96,9 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: B
     );
     let smaller = if matches!(kind, Kind::Group { .. }) { ", group or window" } else { "" };
     let sufficient = budget.held_bytes + least.minimum_bytes;
-    let give = format!("give memory=\"{}MiB\", or ", sufficient.div_ceil(MIB));
+    // Others that were given more as well would hold more.
+    let alone = if budget.held_bytes > 0 { " to this loader alone" } else { "" };
+    let give = format!("give memory=\"{}MiB\"{alone}, or ", sufficient.div_ceil(MIB));
     let is_beyond = sufficient.next_multiple_of(MIB) > budget.bound.bytes();
     if is_beyond || budget.is_cut {
         let (bound, hint) = describe_bound(budget.bound);
