@@ -27,15 +27,6 @@ pub(crate) fn field_shape(field: &Field) -> Option<&[u64]> {
     }
 }
 
-/// Whether a sample has the field as bytes, as any container library would return a record; an
-/// array keeps its shape. `of_records`: the data set is one of opaque records.
-pub(crate) fn is_record(of_records: bool, field: &Field) -> bool {
-    (of_records || field.layout == Layout::Ragged)
-        && field.name == "data"
-        && field.dtype == Dtype::Uint8
-        && field.numpy.is_none()
-}
-
 /// The numpy type of a field.
 pub(crate) fn dtype_of<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, PyArrayDescr>> {
     match &field.numpy {

@@ -9,13 +9,13 @@ use forebay_format::{
     Format, Manifest, Nulls, OpenOptions, SampleAxis, Schema, SidecarLocation, TokenLayout,
 };
 use forebay_image::SampleKey;
-use forebay_types::Field;
+use forebay_types::{Dtype, Field, Layout};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::batch::{dtype_of, field_shape, is_record, object};
+use crate::batch::{dtype_of, field_shape, object};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
 use crate::{log, recipe};
@@ -36,8 +36,21 @@ impl Dataset {
 
     /// Whether its samples are opaque records.
     pub(crate) fn of_records(&self, schema: &Schema) -> bool {
-        let format = self.source.dataset().format();
-        *schema == Schema::Raw && !format.names_fields() || format == Format::Raw
+        let dataset = self.source.dataset();
+        match dataset.format() {
+            Format::Raw => dataset.options().raw.as_ref().is_none_or(|layout| layout.fields.is_empty()),
+            format => *schema == Schema::Raw && !format.names_fields(),
+        }
+    }
+
+    /// Whether a sample has the field as bytes, as any library of the container returns a record:
+    /// opaque records, and what is stored whole in a field that the file does not name: files of a
+    /// folder, and encoded images of records.
+    pub(crate) fn has_bytes(&self, schema: &Schema, field: &Field) -> bool {
+        let is_whole = field.name == "data" && field.dtype == Dtype::Uint8 && field.numpy.is_none();
+        let is_own =
+            self.source.dataset().format() == Format::Folder || matches!(schema, Schema::ImageRecord(_));
+        is_whole && (self.of_records(schema) || is_own && field.layout == Layout::Ragged)
     }
 
     /// Runs a call that may wait for storage, in such a way that Ctrl-C ends it.
@@ -292,7 +305,7 @@ impl Dataset {
                 continue;
             }
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            if field == source && is_record(self.of_records(loaded.index.schema()), field) {
+            if field == source && self.has_bytes(loaded.index.schema(), field) {
                 result.set_item(&field.name, bytes)?;
                 continue;
             }

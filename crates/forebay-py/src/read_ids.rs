@@ -19,7 +19,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::batch::{data_of, dtype_of, empty, field_shape, is_record, object, view};
+use crate::batch::{data_of, dtype_of, empty, field_shape, object, view};
 use crate::caller::detached;
 use crate::dataset::{Dataset, UNLIMITED_S};
 
@@ -298,7 +298,7 @@ impl<'py> Kind<'py> {
         let (field, index) = (&batch.decoding().fields()[number], batch.index());
         let delivery = batch.decoding().deliveries().nth(number).unwrap_or(Delivery::Array);
         let is_as_stored = delivery == Delivery::Array && *field == index.fields()[number];
-        let is_bytes = is_as_stored && is_record(dataset.of_records(index.schema()), field);
+        let is_bytes = is_as_stored && dataset.has_bytes(index.schema(), field);
         let shape = field_shape(field).map(|shape| npy_shape(shape).collect());
         let (dtype, item_bytes) = (dtype_of(py, field)?, field.dtype.item_bytes());
         Ok(Self { is_bytes, delivery, dtype, shape, item_bytes })
