@@ -163,6 +163,32 @@ def test_a_file_that_was_only_touched_is_a_warning(files):
     assert all(path.name in text for text in texts)
 
 
+def test_a_file_that_was_rewritten_with_its_time_set_back_is_a_warning(files):
+    kind, path, _ = files
+    dataset = opened(path, kind)
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+
+    def rewrite():
+        with path.open("r+b") as file:
+            file.write(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def attributes():
+        path.chmod(0o600 if path.stat().st_mode & 0o77 else 0o644)
+
+    for change, warned in ((attributes, False), (rewrite, kind != "lmdb")):
+        with (
+            warnings.catch_warnings(record=True) as told,
+            forebay.Loader(dataset, batch_size=4, world="single", epochs=1, bad_samples="skip") as loader,
+        ):
+            warnings.simplefilter("always")
+            epoch(loader, change)
+        texts = [str(one.message) for one in told if "may have been rewritten" in str(one.message)]
+        assert [path.name in text for text in texts] == [True] * warned
+        dataset = opened(path, kind)
+
+
 def test_a_file_that_is_gone_is_read_to_the_end(files):
     kind, path, _ = files
     with forebay.Loader(

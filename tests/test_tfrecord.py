@@ -382,6 +382,7 @@ def test_a_loader_computes_checksums_of_data_on_request(tmp_path, strategy, reco
     start = sum(len(record) + 16 for record in records[:bad])
     damaged(path, start + 12 + len(records[bad]) // 2, b"!")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    dataset = forebay.open(path, schema=schema)
     options = {
         "batch_size": 4,
         "order": "shuffle",

@@ -33,7 +33,7 @@ pub use store::{CachePolicy, FoundSidecar, Lookup, SidecarLocation};
 pub use value_sink::ValueSink;
 pub use verify::{BadSample, Verification};
 
-use modified::{inode, modified_ns};
+use modified::{InodeChange, inode, modified_ns};
 
 use crate::container::lmdb::Database;
 use crate::container::{Container, registry};
@@ -63,6 +63,8 @@ pub struct Shard {
     /// Device and number of the file when it was opened: which file the path stood for.
     pub(super) inode: (u64, u64),
     /// Hash of its size, last change and state.
+    /// State of its inode when it was opened.
+    pub(super) change: InodeChange,
     pub fingerprint: u128,
 }
 
@@ -268,8 +270,8 @@ impl Shard {
         let mut text = bytes.to_le_bytes().to_vec();
         text.extend(modified_ns.to_le_bytes());
         text.extend(file.state().fingerprint_bytes());
-        let (path, inode) = (path.to_owned(), inode(&status));
-        Ok(Self { path, bytes, modified_ns, inode, fingerprint: xxh3_128(&text) })
+        let (path, inode, change) = (path.to_owned(), inode(&status), InodeChange::of(&status));
+        Ok(Self { path, bytes, modified_ns, inode, change, fingerprint: xxh3_128(&text) })
     }
 
     /// The name of the file with that of its directory, for messages.

@@ -8,6 +8,10 @@
 //! headers, is a warning, since a `touch` does that. A file that was removed from its path is
 //! accepted: the open descriptor still reads it. Files of a folder are compared when they are
 //! opened.
+//!
+//! A write whose modification time was set back (`touch -r`, `rsync -t`) leaves the time of the
+//! inode's last change, which no program sets. So do chmod(2), chown(2) and link(2), which the
+//! inode's attributes show; whatever is left is a warning.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -25,6 +29,27 @@ use crate::{Error, Format, Index};
 pub(super) fn modified_ns(status: &Metadata) -> i64 {
     let since = status.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// What shows that an inode was changed, although size and modification time are as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InodeChange {
+    /// When it was last changed [s and ns since 1970].
+    at: (i64, i64),
+    /// What explains that without a write: mode, owner, group and links.
+    attributes: (u32, u32, u32, u64),
+}
+
+impl InodeChange {
+    pub(super) fn of(status: &Metadata) -> Self {
+        let at = (status.ctime(), status.ctime_nsec());
+        Self { at, attributes: (status.mode(), status.uid(), status.gid(), status.nlink()) }
+    }
+
+    /// Whether the file may have been written since, and its modification time set back.
+    fn hides_a_write(self, now: Self) -> bool {
+        self.at != now.at && self.attributes == now.attributes
+    }
 }
 
 /// Which file it is.
@@ -75,8 +100,19 @@ impl Dataset {
             }
         };
         let now_ns = modified_ns(&now);
-        if self.format == Format::Folder || (now.len(), now_ns) == (shard.bytes, shard.modified_ns) {
+        if self.format == Format::Folder {
             return Ok(None);
+        }
+        if (now.len(), now_ns) == (shard.bytes, shard.modified_ns) {
+            let is_same = inode(&now) == shard.inode && self.format != Format::Lmdb;
+            let hidden = is_same && shard.change.hides_a_write(InodeChange::of(&now));
+            return Ok(hidden.then(|| {
+                format!(
+                    "{} may have been rewritten while it was read: its inode was changed, with the same size, modification \
+                     time, mode, owner and links; samples of both states may have been delivered",
+                    shard.path.display()
+                )
+            }));
         }
         let describe = |bytes: u64, ns: i64| format!("{bytes} bytes, last change {ns} ns since 1970");
         let (expected, found) = (describe(shard.bytes, shard.modified_ns), describe(now.len(), now_ns));
