@@ -257,3 +257,9 @@ def test_wrong_arguments_of_a_manifest_say_what_there_is(listed, says):
         forebay.FormatError, match=r"line 5: expected a class in column 'caption', found an empty"
     ):
         len(forebay.manifest(path, classes="caption"))
+
+
+def test_a_manifest_without_rows_is_named(tmp_path):
+    (tmp_path / "labels.csv").write_text("file_name,label\n")
+    with pytest.raises(forebay.FormatError, match=r"no row in the manifest .*labels.csv"):
+        len(forebay.manifest(tmp_path / "labels.csv"))

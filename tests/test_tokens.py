@@ -430,3 +430,28 @@ def test_ids_beyond_the_vocabulary_raise_with_their_place(tmp_path, access, dtyp
     assert quietly(path, 50)[777 // 50]["tokens"][777 % 50] == 120
     assert dataset.fingerprint == quietly(path, 50).fingerprint
     assert dataset.native.verify()["bad_samples"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x04\x22\x4d\x18" + bytes(range(200)), "compressed with lz4"),
+        (b"\x7fELF\x02\x01\x01" + bytes(200), "ELF"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF"),
+        (b"ORC\x0a\x11\x00\xff" + bytes(200), "ORC"),
+        ("A dark night.\n".encode("utf-16"), "text in UTF-16"),
+        (b"PK\x03\x04" + bytes(200), "a zip archive"),
+    ],
+)
+def test_files_of_other_kinds_are_no_tokens(tmp_path, content, what):
+    (tmp_path / "x.bin").write_bytes(content)
+    with pytest.raises(forebay.FormatError, match=what) as refused:
+        forebay.tokens(tmp_path / "x.bin", window=4, dtype="u2")
+    assert "reads the file as it is" not in str(refused.value)
+
+
+def test_a_directory_of_tokens_is_refused_with_the_pattern_that_is_meant(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x.bin").write_bytes(bytes(64))
+    with pytest.raises(forebay.FormatError, match=r"forebay\.tokens\(\"[^\"]*/d/\*\.bin\""):
+        forebay.tokens(tmp_path / "d", window=4, dtype="u2")

@@ -27,7 +27,7 @@ const LMDB_MAGIC: [[u8; 4]; 2] = [[0xde, 0xc0, 0xef, 0xbe], [0xbe, 0xef, 0xc0, 0
 const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
 /// Marks of formats: name, place, bytes, and the format, where it is one that is read.
-const MARKS: [(&str, usize, &[u8], Option<Format>); 27] = [
+const MARKS: [(&str, usize, &[u8], Option<Format>); 29] = [
     ("HDF5", 0, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
     ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
     ("a numpy array (npy)", 0, b"\x93NUMPY", Some(Format::Npy)),
@@ -54,6 +54,8 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 27] = [
     ("a pickle of Python", 0, b"\x80\x04\x95", None),
     ("a pickle of torch", 0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", None),
     ("an index of Megatron-LM", 0, b"MMIDIDX\0\0", None),
+    ("a program or library (ELF)", 0, b"\x7fELF", None),
+    ("a document (PDF)", 0, b"%PDF-", None),
     ("a sidecar of Forebay", 0, b"\x8fFOREBAY", None),
 ];
 
@@ -139,7 +141,26 @@ fn vaguely(head: &[u8]) -> Detected {
     if is_zlib(head) {
         return Detected::Other("a zlib stream");
     }
-    Text::of(head).map_or(Detected::Unknown, Detected::Text)
+    match Text::of(head) {
+        Some(text) => Detected::Text(text),
+        None if head.starts_with(b"ORC") => Detected::Other("ORC"),
+        None if is_utf_16(head) => Detected::Other("text in UTF-16"),
+        None => Detected::Unknown,
+    }
+}
+
+/// Text in UTF-16 has a mark of two bytes, and then letters.
+fn is_utf_16(head: &[u8]) -> bool {
+    let (text, unit): (_, fn([u8; 2]) -> u16) = match head {
+        [0xff, 0xfe, text @ ..] => (text, u16::from_le_bytes),
+        [0xfe, 0xff, text @ ..] => (text, u16::from_be_bytes),
+        _ => return false,
+    };
+    let mut units: Vec<u16> = text.as_chunks().0.iter().map(|pair| unit(*pair)).collect();
+    // The last character may be cut.
+    units.pop_if(|last| (0xd800..0xdc00).contains(last));
+    let is_letter = |letter: char| !letter.is_control() || letter.is_ascii_whitespace();
+    String::from_utf16(&units).is_ok_and(|text| !text.is_empty() && text.chars().all(is_letter))
 }
 
 /// `TFRecord` has no mark, but a checksum follows the first eight bytes.
@@ -197,6 +218,17 @@ mod tests {
         assert_eq!(vaguely(&stream), Detected::Other("a zlib stream"));
         let tokens: Vec<u8> = [0x9c78_u16, 17, 9, 40_000, 3].iter().flat_map(|id| id.to_le_bytes()).collect();
         assert_eq!(vaguely(&tokens), Detected::Unknown);
+    }
+
+    #[test]
+    fn orc_and_utf_16_are_told_apart_from_text_and_tokens() {
+        let utf_16: Vec<u8> =
+            "\u{feff}It was a dark night.\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(vaguely(&utf_16), Detected::Other("text in UTF-16"));
+        let tokens: Vec<u8> = [0xfeff_u16, 0xd801, 7, 300].iter().flat_map(|id| id.to_le_bytes()).collect();
+        assert_eq!(vaguely(&tokens), Detected::Unknown);
+        assert_eq!(vaguely(b"ORC\x0a\x11\x00\xff"), Detected::Other("ORC"));
+        assert_eq!(vaguely(b"ORCHARD\n"), Detected::Text(Text::Plain));
     }
 
     #[test]

@@ -12,10 +12,11 @@ pub(crate) struct Compression {
 }
 
 /// First bytes; of gzip with its only method, since two bytes may begin anything.
-const KNOWN: [(&[u8], Compression); 4] = [
+const KNOWN: [(&[u8], Compression); 5] = [
     (b"\x1f\x8b\x08", Compression { name: "gzip", command: "gunzip --keep" }),
     (b"\x28\xb5\x2f\xfd", Compression { name: "zstd", command: "unzstd --keep" }),
     (b"BZh", Compression { name: "bzip2", command: "bunzip2 --keep" }),
+    (b"\x04\x22\x4d\x18", Compression { name: "lz4", command: "lz4 -d" }),
     (b"\xfd7zXZ\0", Compression { name: "xz", command: "unxz --keep" }),
 ];
 

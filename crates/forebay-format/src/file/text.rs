@@ -62,6 +62,8 @@ impl Text {
     /// Advice to the user.
     pub(crate) fn hint(self, path: &Path) -> String {
         let to = path.with_extension("parquet");
+        // A line may be longer than what is looked at.
+        let is_lines = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
         let (path, to) = (path.display(), to.display());
         let convert = |call: String| {
             format!(
@@ -70,8 +72,8 @@ impl Text {
         };
         let of_files = format!("forebay.manifest('{path}') opens the files that it lists");
         match self {
-            Self::Json => convert(format!("read_json('{path}')")),
-            Self::JsonLines => format!("{}; {of_files}", convert(format!("read_json('{path}', lines=True)"))),
+            Self::Json if !is_lines => convert(format!("read_json('{path}')")),
+            Self::Json | Self::JsonLines => format!("{}; {of_files}", convert(format!("read_json('{path}', lines=True)"))),
             Self::Csv => format!("{}; {of_files}", convert(format!("read_csv('{path}')"))),
             Self::Tsv => format!("{}; {of_files}", convert(format!("read_csv('{path}', sep='\\t')"))),
             Self::Plain => "a directory of texts is a data set of one sample per file; of samples in lines make a Parquet \

@@ -322,6 +322,10 @@ impl Container for ManifestFolder {
         self.state.clone()
     }
 
+    fn explain_empty(&self, _: &ScanSummary, _: &[&str]) -> (String, String) {
+        (format!("no row in the manifest {}", self.manifest.path().display()), String::new())
+    }
+
     fn changes_with(&self) -> &Path {
         self.manifest.path()
     }

@@ -17,10 +17,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::npy::{Array, ItemKind, MAGIC};
 use crate::container::signature::{self, Detected};
-use crate::container::{Column, Container, ScanSummary, header_digest, litdata};
+use crate::container::{Column, Container, ScanSummary, header_digest, index_json, litdata};
 use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
-use crate::{Documents, Error, OpenOptions, SampleAxis, TokenLayout};
+use crate::{Documents, Error, Format, OpenOptions, SampleAxis, TokenLayout};
 use megatron::Pair;
 
 /// Name of the field.
@@ -59,6 +59,17 @@ impl TokenFile {
             if options.tokens.as_ref().is_some_and(|layout| layout.header_bytes.is_some()) {
                 let message = format!("{}: header_bytes= is for files of tokens alone", path.display());
                 return Err(Error::Usage { message, hint: "leave it out".to_owned() });
+            }
+            if !path.join(index_json::NAME).exists() {
+                return Err(Error::Unsupported {
+                    path: path.to_owned(),
+                    what: "a directory of tokens".to_owned(),
+                    found: format!("no {} of LitData in it", index_json::NAME),
+                    hint: format!(
+                        "name the files: forebay.tokens({:?}, ...)",
+                        path.join("*.bin").display().to_string()
+                    ),
+                });
             }
             let chunks = litdata::token_chunks(path)?.into_iter();
             let found = |litdata::TokenChunk { input, dtype, place }| {
@@ -201,6 +212,10 @@ fn look(input: &Input, layout: Option<&TokenLayout>) -> Result<Found, Error> {
 fn refuse_others(input: &Input, are_bytes: bool) -> Result<(), Error> {
     const AS_THEY_ARE: &str = "header_bytes=0 takes all its bytes as tokens";
     let (found, hint) = match signature::of(input)? {
+        Detected::Like(Format::Npz) => (
+            "it looks like a zip archive (npz)".to_owned(),
+            "unpack it, or write the ids alone, as numpy.save and ndarray.tofile do",
+        ),
         Detected::Like(format) => (
             format!("it looks like {}", format.name()),
             "write the ids alone, as numpy.save and ndarray.tofile do; forebay.open reads the file as it is",
