@@ -730,6 +730,22 @@ def test_files_of_any_length_become_both_fields_of_hdf5(tmp_path, labelled):
         ]
 
 
+def test_keys_of_several_folders_begin_with_the_folder(tmp_path):
+    for folder, label in (("A", "cat"), ("A", "dog"), ("B", "dog"), ("B", "emu")):
+        (tmp_path / folder / label).mkdir(parents=True)
+        (tmp_path / folder / label / "1.jpg").write_bytes(b"\xff\xd8\xff" + f"{folder}{label}".encode())
+    convert(source_of(str(tmp_path / "{A,B}")), tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        members = {one.name: archive.extractfile(one).read() for one in archive}
+    assert {name: value for name, value in members.items() if name.endswith(".cls")} == {
+        "A/cat/1.cls": b"0",
+        "A/dog/1.cls": b"1",
+        "B/dog/1.cls": b"1",
+        "B/emu/1.cls": b"2",
+    }
+    assert len(members) == 8
+
+
 def test_pairs_of_records_become_samples_of_two_fields(tmp_path, says):
     images = [record(number, 50 + number) for number in range(SAMPLES)]
     with (

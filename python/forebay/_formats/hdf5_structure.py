@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import math
@@ -53,6 +54,8 @@ _MAX_DIMENSIONS = 32
 
 # Most strings of an element that end at their first NUL; the codec allows as many.
 _MAX_STRINGS = 1 << 12
+# Members of an enumeration that a message lists.
+_SHOWN_MEMBERS = 8
 
 _REWRITE_HINT = "leave it out with fields=, or rewrite it"
 _LENGTHS_HINT = "leave it out with fields=, or rewrite it: forebay convert FILE.h5 FILE.parquet"
@@ -359,6 +362,8 @@ class _Dataset:
         described["shape"] = [*self._first, *self.dataset.shape, *rows]
         if len(self._first) + len(self.dataset.shape) + len(rows) > _MAX_DIMENSIONS:
             self._refuse("too many dimensions", f"shape {(*self.dataset.shape, *rows)}")
+        if members := _members(self.dataset.dtype, h5py):
+            described["members"] = members
         described["item_bytes"] = base.itemsize
         table = b""
         if layout == h5py.h5d.COMPACT:
@@ -761,6 +766,21 @@ def _class_name(kind: Any, h5py: Any) -> str:
         h5py.h5t.ARRAY: "array",
     }
     return names.get(kind.get_class(), "unknown")
+
+
+def _members(dtype: np.dtype[Any], h5py: Any) -> str:
+    """Return what the integers of enumerations stand for: the first ones, and a digest of all."""
+    if dtype.fields:
+        found = [f"{name}: {_members(part, h5py)}" for name, (part, *_) in dtype.fields.items()]
+        return "; ".join(one for one in found if not one.endswith(": "))
+    members = h5py.check_enum_dtype(dtype.base)
+    if not members:
+        return ""
+    pairs = [f"{name}={number}" for name, number in sorted(members.items(), key=lambda one: (one[1], one[0]))]
+    if len(pairs) <= _SHOWN_MEMBERS:
+        return ", ".join(pairs)
+    digest = hashlib.sha256("\0".join(pairs).encode(errors="surrogateescape")).hexdigest()[:16]
+    return f"{', '.join(pairs[:_SHOWN_MEMBERS])}, … ({len(pairs)} members, digest {digest})"
 
 
 def _has_bits(kind: Any, h5py: Any) -> bool:

@@ -59,7 +59,7 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
 
     /// What the integers of each column count, where their type does not say; empty where no column
     /// has such integers.
-    fn units(&self) -> Vec<Option<&'static str>> {
+    fn units(&self) -> Vec<Option<&str>> {
         Vec::new()
     }
 
@@ -119,9 +119,14 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         serde_json::Map::new()
     }
 
-    /// Names of the classes in the order of their labels; none if the container names none.
-    fn classes(&self) -> Vec<String> {
-        Vec::new()
+    /// Names of the classes of this file, sorted; none if it names none.
+    fn class_names(&self) -> &[Vec<u8>] {
+        &[]
+    }
+
+    /// Takes the names of the classes of all files, sorted: their order gives the labels.
+    fn number_classes(&self, names: &[Vec<u8>]) {
+        let _ = names;
     }
 
     /// Compares a sidecar's description of shard `shard`, which is this file, with the file,

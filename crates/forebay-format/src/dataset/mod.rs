@@ -20,6 +20,7 @@ mod value_sink;
 mod verify;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,9 +63,9 @@ pub struct Shard {
     pub modified_ns: i64,
     /// Device and number of the file when it was opened: which file the path stood for.
     pub(super) inode: (u64, u64),
-    /// Hash of its size, last change and state.
     /// State of its inode when it was opened.
     pub(super) change: InodeChange,
+    /// Hash of its size, last change and state.
     pub fingerprint: u128,
 }
 
@@ -77,6 +78,8 @@ pub struct Dataset {
     files: Vec<Arc<dyn Container>>,
     shards: Vec<Shard>,
     fingerprint: u128,
+    /// Names of the classes in the order of their labels.
+    classes: Arc<[Vec<u8>]>,
     selection: Option<Arc<Selection>>,
 }
 
@@ -110,8 +113,9 @@ impl Dataset {
         for shard in &shards {
             text.extend(shard.fingerprint.to_le_bytes());
         }
+        let classes = number_classes(&files);
         let fingerprint = xxh3_128(&text);
-        Ok(Self { options: options.clone(), format, files, shards, fingerprint, selection: None })
+        Ok(Self { options: options.clone(), format, files, shards, fingerprint, classes, selection: None })
     }
 
     /// The container format.
@@ -158,12 +162,10 @@ impl Dataset {
         &self.shards
     }
 
-    /// Names of the classes in the order of their labels; none if the files name none, or others.
+    /// Names of the classes in the order of their labels; none if the files name none.
     #[must_use]
     pub fn classes(&self) -> Vec<String> {
-        let mut all = self.files.iter().map(|file| file.classes());
-        let first = all.next().unwrap_or_default();
-        if all.all(|classes| classes == first) { first } else { Vec::new() }
+        self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
     }
 
     /// Hash of everything that distinguishes this state of these files, and of the options.
@@ -240,6 +242,17 @@ impl Dataset {
         }
         Ok(index)
     }
+}
+
+/// Numbers the classes of all files together, so that one name has one label, and returns the names
+/// in the order of the labels: sorted, as those of one file are.
+fn number_classes(files: &[Arc<dyn Container>]) -> Arc<[Vec<u8>]> {
+    let names: BTreeSet<&Vec<u8>> = files.iter().flat_map(|file| file.class_names()).collect();
+    let names: Arc<[Vec<u8>]> = names.into_iter().cloned().collect();
+    for file in files.iter().filter(|file| file.class_names() != &*names) {
+        file.number_classes(&names);
+    }
+    names
 }
 
 /// Refuses files whose headers all say that they hold no record. Files without such a header are

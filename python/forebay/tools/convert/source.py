@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -147,10 +148,13 @@ class DatasetSource:
         if self._dataset.format != "folder" or "data" not in self._dataset.fields:
             return batch
         folders = self._dataset.paths
+        if len(set(folders)) < len(folders):
+            # A file of a folder that is there twice has no name of its own.
+            return batch
         paths = [self._dataset.extents(int(number))[0][0] for number in numbers]
         return {
             **{column.name: batch[column.name] for column in self.columns},
-            KEY: [_below(folders, path) for path in paths],
+            KEY: _names_of(folders, paths),
         }
 
     def _read(self, numbers: Iterable[int]) -> Mapping[str, Any]:
@@ -177,10 +181,10 @@ class DatasetSource:
         return error
 
 
-def _below(folders: Sequence[str], path: str) -> str:
-    """Return the path of a file from the folder on that it is in."""
-    folder = next(folder for folder in folders if path.startswith(folder.rstrip("/") + "/"))
-    return path[len(folder.rstrip("/")) + 1 :]
+def _names_of(folders: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """Return the paths of files from their folder on; of several, from what is above all."""
+    above = folders[0] if len(folders) == 1 else os.path.commonpath([Path(one).absolute() for one in folders])
+    return [os.path.relpath(path, above) for path in paths]
 
 
 def with_lengths(source: Source) -> Source:

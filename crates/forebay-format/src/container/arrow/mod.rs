@@ -143,7 +143,7 @@ impl Container for ArrowFile {
         Ok(self.leaves.iter().map(column).collect())
     }
 
-    fn units(&self) -> Vec<Option<&'static str>> {
+    fn units(&self) -> Vec<Option<&str>> {
         self.leaves.iter().map(|leaf| leaf.unit).collect()
     }
 

@@ -21,7 +21,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_io::{Links, open_beneath};
 use forebay_types::{Dtype, Field, Layout};
@@ -55,7 +55,7 @@ pub(crate) const SYMBOLIC_LINKS: &str = "symbolic links";
 const MAX_MISTAKEN: u32 = 4;
 
 /// Version of the rules what is a sample and which classes there are: sidecars of others are stale.
-const RULES: u8 = 1;
+const RULES: u8 = 2;
 
 /// A folder, open for reading.
 #[derive(Debug)]
@@ -66,9 +66,10 @@ pub struct Folder {
     refuses_foreign: bool,
     links: Links,
     is_empty: bool,
-    /// Names of the classes in the order of their numbers; empty if the files lie in the folder
-    /// itself.
+    /// Names of the classes, sorted; empty if the files lie in the folder itself.
     classes: Vec<Vec<u8>>,
+    /// Those of all folders of the data set, where others have others.
+    numbered: OnceLock<Vec<Vec<u8>>>,
     fields: Vec<&'static str>,
     state: ShardState,
 }
@@ -101,7 +102,13 @@ impl Folder {
         // A folder has no bytes of its own: the index knows those of its files.
         let input = Input::from_source(path, Arc::new(Vec::<u8>::new()))?;
         let refuses_foreign = options.format.is_none();
-        Ok(Self { input, root, refuses_foreign, links, is_empty, classes, fields, state })
+        let numbered = OnceLock::new();
+        Ok(Self { input, root, refuses_foreign, links, is_empty, classes, numbered, fields, state })
+    }
+
+    /// Names of the classes in the order of their labels.
+    fn numbered(&self) -> &[Vec<u8>] {
+        self.numbered.get().unwrap_or(&self.classes)
     }
 
     /// The directory of this name, which is empty for the folder itself.
@@ -383,7 +390,7 @@ impl Container for Folder {
         let mut waiting = Vec::new();
         scan.list(PathBuf::new(), 0, 0, &mut waiting)?;
         let classes: BTreeMap<&[u8], u64> =
-            (0..).zip(&self.classes).map(|(label, name)| (name.as_slice(), label)).collect();
+            (0..).zip(self.numbered()).map(|(label, name)| (name.as_slice(), label)).collect();
         while let Some((name, parent)) = waiting.pop() {
             let class = name.components().next().map_or(&[][..], |first| first.as_os_str().as_bytes());
             let Some(label) = classes.get(class) else {
@@ -405,11 +412,16 @@ impl Container for Folder {
     }
 
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
-        serde_json::Map::from_iter([("classes".to_owned(), json!(self.classes()))])
+        let names = self.numbered().iter().map(|name| String::from_utf8_lossy(name));
+        serde_json::Map::from_iter([("classes".to_owned(), json!(names.collect::<Vec<_>>()))])
     }
 
-    fn classes(&self) -> Vec<String> {
-        self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    fn class_names(&self) -> &[Vec<u8>] {
+        &self.classes
+    }
+
+    fn number_classes(&self, names: &[Vec<u8>]) {
+        self.numbered.get_or_init(|| names.to_vec());
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {

@@ -161,6 +161,11 @@ impl Container for Hdf5File {
         Ok(self.structure()?.datasets.iter().map(column).collect())
     }
 
+    fn units(&self) -> Vec<Option<&str>> {
+        let datasets = self.structure.get().map_or(&[][..], |structure| &structure.datasets);
+        datasets.iter().map(|dataset| dataset.members.as_deref()).collect()
+    }
+
     fn chunks(&self, column: usize) -> Option<ChunkShape> {
         let Dataset { item_bytes, sample, strings, layout, .. } =
             self.structure.get()?.datasets.get(column)?;

@@ -60,6 +60,9 @@ struct DatasetDescription {
     /// Strings of an element that end at their first NUL: offset and length \[bytes\].
     #[serde(default)]
     strings: Vec<(u32, u32)>,
+    /// What the integers of an enumeration stand for.
+    #[serde(default)]
+    members: Option<String>,
     layout: LayoutDescription,
 }
 
@@ -91,6 +94,8 @@ pub(crate) struct Dataset {
     pub(crate) fill: Vec<u8>,
     /// What is undone after the filters.
     pub(crate) strings: Vec<Codec>,
+    /// What the integers of an enumeration stand for, to compare files.
+    pub(crate) members: Option<String>,
     pub(crate) layout: DataLayout,
 }
 
@@ -187,7 +192,8 @@ fn read_dataset(
     samples: u64,
     tables: &mut &[u8],
 ) -> Result<Dataset, Error> {
-    let DatasetDescription { name, dtype, numpy, item_bytes, shape, fill, strings, layout } = dataset;
+    let DatasetDescription { name, dtype, numpy, item_bytes, shape, fill, strings, members, layout } =
+        dataset;
     let broken = |found: String| {
         input.corrupt(0, format!("structure that was found of dataset {name:?}"), "a valid one", found)
     };
@@ -207,6 +213,7 @@ fn read_dataset(
             sample,
             fill,
             strings: vec![],
+            members,
             layout: DataLayout::Rows(rows),
         });
     }
@@ -294,7 +301,7 @@ fn read_dataset(
             DataLayout::Chunked(Chunks { shape, of_grid: grid_chunks, chains: reader.chains, table })
         }
     };
-    Ok(Dataset { field, item_bytes, sample, fill, strings, layout })
+    Ok(Dataset { field, item_bytes, sample, fill, strings, members, layout })
 }
 
 /// Reads and checks a table of rows.

@@ -257,7 +257,7 @@ impl Container for ParquetFile {
         Ok(self.columns.iter().map(column).collect())
     }
 
-    fn units(&self) -> Vec<Option<&'static str>> {
+    fn units(&self) -> Vec<Option<&str>> {
         let schema = self.metadata.file_metadata().schema_descr();
         self.columns.iter().map(|field| schema::unit(&schema.column(field.number))).collect()
     }
