@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import errno
+import gzip
+import io
 import os
 import random
 import shutil
@@ -26,6 +28,16 @@ from ranks import fields
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+
+def npy(array):
+    """Return an array as the bytes of a file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+JPEG = b"\xff\xd8\xff"
+ARRAY = npy(np.arange(3))
 CLASSES = ("ant", "bee", "Übung", "cat-2")
 
 
@@ -227,6 +239,20 @@ def test_a_file_that_changed_or_went_is_an_error_that_names_it(folder, says):
     assert (gone.value.errno, gone.value.filename) == (errno.ENOENT, str(path))
 
 
+def test_a_file_of_another_size_makes_the_index_anew(folder):
+    first = forebay.open(folder)
+    large = next(number for number in range(len(first)) if first.extents(number)[0][2] == 5000)
+    path = Path(first.extents(large)[0][0])
+    path.write_bytes(b"short")
+    assert contents(forebay.open(folder)) == oracle(folder)
+    with forebay.Loader(folder, 40, order="sequential", world="single", epochs=1) as loader:
+        assert [data.tobytes() for batch in loader for data in batch["data"]] == [
+            data for data, _ in oracle(folder)
+        ]
+    path.write_bytes(b"shorter")
+    assert forebay.open(folder).native.verify()["bad_samples"] == 0
+
+
 def test_no_symbolic_link_is_followed_even_if_it_comes_later(folder):
     dataset = forebay.open(folder)
     data = oracle(folder)[0][0]
@@ -385,12 +411,82 @@ def test_a_name_alone_refuses_no_file(tmp_path):
     for number, name in enumerate(("a.rec", "b.h5", "c.tar", "d.mdb", "e.parquet", "f.lmdb")):
         below = tmp_path / "class" / str(number % 2)
         below.mkdir(parents=True, exist_ok=True)
-        (below / name).write_bytes(b"something else" * number)
+        (below / name).write_bytes(b"something else" * (number + 1))
     for number in range(3):
         np.save(tmp_path / "class" / "0" / f"x{number}.npy", np.full(3, number))
     expected = oracle(tmp_path / "class")
     assert len(expected) == 9
     assert contents(forebay.open(tmp_path / "class")) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"x/a.jsonl": b'{"a": 1}\n{"a": 2}\n'}, "a.jsonl is a table"),
+        ({"x/a.jsonl.gz": gzip.compress(b'{"a": 1}\n')}, "a.jsonl.gz is a table"),
+        ({"a.ndjson": b'{"a": 1}\n'}, "a.ndjson is a table"),
+        ({"cat/a.csv": b"a,b\n1,2\n", "dog/b.csv": b"a,b\n1,2\n"}, "a.csv is a table"),
+        ({"a.csv": b"a,b\n1,2\n"}, "a.csv is a table"),
+        ({"data/a.npy": ARRAY, "data/b.npy": ARRAY}, "a.npy holds many"),
+        ({"0.jpg": JPEG, "1.jpg": JPEG, "labels.npy": ARRAY}, "files of many samples, like .*labels.npy"),
+        ({"q.py": b"print()", "train.npy": ARRAY}, "files of many samples, like .*train.npy"),
+        (
+            {"cat/0.jpg": JPEG, "cat/1.jpg": JPEG, "cat/y.npy": ARRAY, "dog/0.jpg": JPEG},
+            "y.npy is an array .* among other files",
+        ),
+        ({"cat/0.jpg": JPEG, "cat/x.parquet": b"", "dog/0.jpg": JPEG}, "x.parquet holds many"),
+        ({"metadata.csv": b"file_name,label\n0.jpg,1\n", "0.jpg": JPEG}, "forebay.manifest"),
+    ],
+)
+def test_tables_and_arrays_are_no_samples_of_a_folder(tmp_path, files, told):
+    for name, content in files.items():
+        (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "d" / name).write_bytes(content)
+    with pytest.raises(forebay.OptionError, match=told):
+        len(forebay.open(tmp_path / "d"))
+    assert len(forebay.open(tmp_path / "d", format="folder")) == len(files)
+
+
+def test_a_table_among_thousands_of_files_is_found(tmp_path):
+    root = tmp_path / "d"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for number in range(1500):
+            (root / name / f"{number}.jpg").write_bytes(JPEG)
+    write_table(root / "dog" / "999.parquet")
+    for path in (root, root / "dog"):
+        with pytest.raises(forebay.OptionError, match=r"999.parquet holds many"):
+            len(forebay.open(path))
+
+
+def test_texts_and_recordings_in_directories_of_classes_are_samples(tmp_path):
+    for label in ("neg", "pos"):
+        (tmp_path / "d" / label).mkdir(parents=True)
+        for number in range(6):
+            (tmp_path / "d" / label / f"{number}_9.txt").write_text(f"A film, {label}.\n")
+            (tmp_path / "d" / label / f"{number}.csv").write_text("t,x\n0,1\n")
+    assert contents(forebay.open(tmp_path / "d")) == oracle(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training_set", "test_set"),
+        ("fold_1", "fold_2"),
+        ("split0", "split1"),
+        ("images_train", "images_val", "annotations"),
+        ("Train", "train-extra"),
+        ("train", "unlabeled"),
+    ],
+)
+def test_directories_with_the_word_of_a_split_are_no_classes(tmp_path, names):
+    for name in names:
+        (tmp_path / "d" / name).mkdir(parents=True)
+        (tmp_path / "d" / name / "0.jpg").write_bytes(name.encode())
+    with pytest.raises(forebay.OptionError, match="holds splits, not classes") as error:
+        forebay.open(tmp_path / "d")
+    (path,), options = told_call(error)
+    assert list(forebay.open(path, **options)) == [options["split"].encode()]
 
 
 def test_splits_are_no_classes_and_split_opens_one(tmp_path, says):

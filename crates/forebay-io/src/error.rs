@@ -150,7 +150,9 @@ impl ReadError {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Size { .. } => Some("the file was written after its index; open the data set again"),
+            Self::Size { .. } => {
+                Some("the file was written after its index; `forebay index` on the folder builds it again")
+            }
             Self::Truncated { .. } | Self::Replaced { .. } => {
                 Some("train on a file that nobody writes, for example a copy of it")
             }

@@ -10,12 +10,12 @@
 //! first directory down to [`MAX_DEPTH`]. The scan, which lists everything, looks at all names
 //! ([`Folder`](super::folder)).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::FileType;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::folder::foreign;
+use super::folder::foreign::{self, Foreign};
 use super::index_json;
 use super::signature::{self, Detected};
 use crate::{Error, Format};
@@ -65,12 +65,13 @@ pub(super) fn detect(path: &Path) -> Result<Kind, Error> {
     }
     // A directory of files that each hold many samples is rather a data set of these. Files beside
     // directories are no samples: only the first one is looked at.
-    let looked_at = if entries.directories.is_empty() { PROBED_FILES } else { 0 };
-    if let Some((name, format)) = entries.file_of_many(path, looked_at, |_| true) {
+    let is_flat = entries.directories.is_empty();
+    if let Some((name, format)) = entries.first_file(path, |name| is_flat && foreign::is_array(name)) {
         return Err(Error::Usage {
             message: format!(
-                "{} may be a folder whose files are samples, or one of {format} files of many samples, like {}",
+                "{} may be a folder whose files are samples, or one of {} files of many samples, like {}",
                 path.display(),
+                format.name(),
                 path.join(name).display()
             ),
             hint: format!(
@@ -79,37 +80,44 @@ pub(super) fn detect(path: &Path) -> Result<Kind, Error> {
             ),
         });
     }
+    if is_flat && let Some((name, found)) = entries.foreign(path) {
+        return Err(foreign::refuse(path, Path::new(name), found));
+    }
     if let Some(error) = entries.refuse_splits(path) {
         return Err(error);
     }
     for name in spread(&entries.directories) {
-        refuse_many(path, Path::new(name), 1)?;
+        // Arrays may be samples, unless the one directory with them would be the only class.
+        let may_be_samples = entries.directories.len() > 1;
+        refuse_many(path, Path::new(name), may_be_samples, 1)?;
     }
     Ok(Kind::Like(Format::Folder))
 }
 
 /// Refuses a folder for what is in a directory of it.
-fn refuse_many(folder: &Path, name: &Path, depth: usize) -> Result<(), Error> {
+fn refuse_many(folder: &Path, name: &Path, arrays_may_be: bool, depth: usize) -> Result<(), Error> {
     let path = folder.join(name);
     // A directory that cannot be listed is named by the scan.
     let Ok(entries) = Entries::list(&path) else { return Ok(()) };
     match entries.kind(&path) {
-        Ok(Some(Kind::Like(format))) => return Err(foreign::refuse(folder, name, format.name())),
+        Ok(Some(Kind::Like(format))) => return Err(foreign::refuse(folder, name, Foreign::of_many(format))),
         Ok(Some(Kind::Other(what @ (ZARR_ARRAY | DELTA_TABLE)))) => {
             return Err(foreign::refuse_unread(&path, what));
         }
         // Some other index.json may be a sample.
         _ => {}
     }
-    let counts = |format| !foreign::may_be_sample(format);
-    if let Some((file, format)) = entries.file_of_many(&path, PROBED_FILES, counts) {
-        return Err(foreign::refuse(folder, &name.join(file), format));
+    let may_be_sample = |format| arrays_may_be && foreign::may_be_sample(format);
+    let first = entries.first_file(&path, |_| false).filter(|(_, format)| !may_be_sample(*format));
+    let first = first.map(|(file, format)| (file, Foreign::of_many(format)));
+    if let Some((file, found)) = first.or_else(|| entries.foreign(&path)) {
+        return Err(foreign::refuse(folder, &name.join(file), found));
     }
     if let Some(error) = entries.refuse_splits(&path) {
         return Err(error);
     }
     match entries.directories.first() {
-        Some(first) if depth < MAX_DEPTH => refuse_many(folder, &name.join(first), depth + 1),
+        Some(first) if depth < MAX_DEPTH => refuse_many(folder, &name.join(first), arrays_may_be, depth + 1),
         _ => Ok(()),
     }
 }
@@ -187,21 +195,24 @@ impl Entries {
         ))
     }
 
-    /// A file that holds many samples, of a format that counts, and that format: the first file, or
-    /// one of some with telling names.
-    fn file_of_many(
-        &self,
-        path: &Path,
-        telling: usize,
-        counts: impl Fn(Format) -> bool,
-    ) -> Option<(&OsString, &'static str)> {
-        let named = self.files.iter().filter(|name| foreign::ending(name.as_bytes()).is_some());
+    /// The first file, or the first whose name is as asked for, if it is of a format; and that
+    /// format.
+    fn first_file(&self, path: &Path, is_asked: impl Fn(&[u8]) -> bool) -> Option<(&OsStr, Format)> {
+        let asked = self.files.iter().find(|name| is_asked(name.as_bytes()));
+        let name = asked.or(self.files.first())?;
         // A file that cannot be read is named when it is.
-        self.files.first().into_iter().chain(named.take(telling)).find_map(|name| {
-            match signature::file(&path.join(name)) {
-                Ok(Detected::Like(format)) if counts(format) => Some((name, format.name())),
-                _ => None,
-            }
+        match signature::file(&path.join(name)) {
+            Ok(Detected::Like(format)) => Some((name, format)),
+            _ => None,
+        }
+    }
+
+    /// One of the first files with telling names that is no sample.
+    fn foreign(&self, path: &Path) -> Option<(&OsStr, Foreign)> {
+        let names = self.files.iter().map(|name| name.as_bytes());
+        foreign::suspects(names).take(PROBED_FILES).find_map(|(name, promise)| {
+            let name = OsStr::from_bytes(name);
+            promise.kept(&path.join(name)).map(|found| (name, found))
         })
     }
 

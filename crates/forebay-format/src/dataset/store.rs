@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Dataset;
+use crate::container::folder;
 use crate::{Error, Format, OpenOptions, SidecarError};
 
 /// Ending of the names of sidecars.
@@ -321,7 +322,11 @@ impl Dataset {
     /// Checks the contents of a sidecar against the files, and its checksums.
     fn checked_sidecar(&self, bytes: Vec<u8>) -> Result<Vec<u8>, SidecarError> {
         let bytes = Arc::new(bytes);
-        self.checked_index(Arc::<Vec<u8>>::clone(&bytes)).and_then(|index| index.check_blocks())?;
+        let index = self.checked_index(Arc::<Vec<u8>>::clone(&bytes))?;
+        index.check_blocks()?;
+        let folders: Vec<&Path> = self.shards.iter().map(|shard| &*shard.path).collect();
+        folder::check_sizes(&index, &folders, self.options.follow_symlinks)?;
+        drop(index);
         Ok(Arc::into_inner(bytes).expect("the index is gone"))
     }
 

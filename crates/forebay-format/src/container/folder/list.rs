@@ -50,7 +50,7 @@ impl Names {
         &self.text[start..start + usize::from(length)]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         (0..self.len()).map(|index| self.get(index))
     }
 
