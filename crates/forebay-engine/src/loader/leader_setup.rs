@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::config::{Mapping, retained_bytes};
+use forebay_plan::config::{Budget, Mapping, retained_bytes};
 use forebay_plan::{Kind, NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,8 @@ use crate::config::tiers::{self, TierPlan, TierQuestion};
 use crate::config::{self, Decision, Findings, NodeLimits, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
-use crate::dataset::{IndexedDataset, Loaded};
+use crate::dataset::retained_values::RetainedValues;
+use crate::dataset::{IndexOrigin, IndexedDataset, Loaded};
 use crate::error::Error;
 use crate::host::Host;
 use crate::loader::scanned_index::scanned_index;
@@ -91,106 +92,260 @@ pub(crate) fn lead(
     caller: &dyn Host,
 ) -> Result<LeaderState, Error> {
     let (address_left, cores) = (min_address_left(ranks), cores_of_ranks(ranks));
+    let leading = Leading { source, options, strategies, links, caller, address_left, cores };
     let mut budget = config::budget(options, address_left)?;
     let found_budget = budget;
-    if let Some(locators) = &strategies.locators {
-        if source.dataset().selection().is_some() {
+    leading.check_strategies()?;
+    let mut fallbacks = Vec::new();
+    let found = leading.find(&mut budget, &mut fallbacks)?;
+    let choice = leading.choose_residents(&found, &mut budget)?;
+    let decision = leading.decide(&found, choice.as_ref(), &budget)?;
+    let Decision { settings, data, storage, copy_buffer_bytes, fallbacks: unmet } = decision;
+    fallbacks.extend(unmet);
+    let held = leading.hold(&found, choice, &mut fallbacks)?;
+    let tiers = leading.use_tiers(&found, &settings, copy_buffer_bytes, &mut fallbacks)?;
+    for fallback in &fallbacks {
+        fallback.log(&options.name);
+    }
+    let findings = Findings {
+        data,
+        storage,
+        budget: found_budget,
+        index: found.origin.clone(),
+        retained_bytes: found.retained.as_ref().map_or(0, |retained| retained.bytes()),
+        fallbacks,
+    };
+    if let Some(text) = amplified_decoding::warning(&settings, &findings.data, &options.order.kind)
+        && options.rank == 0
+    {
+        leading.warn(&text);
+    }
+    let kept_bytes = settings.kept_unit_bytes * options.local_ranks.len() as u64;
+    let total = settings.region_bytes + kept_bytes;
+    let (owner, name) = (options.budget_owner(), &options.name);
+    let share = memory_ledger::take(owner, name, total, budget.asked_bytes, !settings.on_loan);
+    let region = host::sealed_memfd("forebay-region", settings.region_bytes as usize)?;
+    let mut fds = vec![region, host::sealed_copy("forebay-index", &found.bytes)?];
+    fds.extend(held.share);
+    fds.extend(found.share_retained()?.into_iter().flatten());
+    let (tiers, client) = tiers.unzip();
+    let reply = Reply {
+        settings,
+        cores: leading.cores,
+        findings,
+        retained: found.retained.is_some(),
+        nodes: options.links.as_ref().map(|links| links.nodes.clone()),
+        tiers,
+        shares: found.job_shares,
+        store: held.store,
+        residents: held.residents,
+    };
+    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
+    let (files, seek, server) = (Some(found.files), found.seek, held.server);
+    Ok(LeaderState { reply, fds, own: LeaderOwn { share: Some(share), files, seek, tiers: client, server } })
+}
+
+/// The leader of a node, at work.
+struct Leading<'a> {
+    source: &'a IndexedDataset,
+    options: &'a Options,
+    strategies: &'a Strategies,
+    links: Option<&'a Links>,
+    caller: &'a dyn Host,
+    /// Address space that the rank with the least has left, where there is a limit \[bytes\].
+    address_left: Option<u64>,
+    /// Cores that each rank may use.
+    cores: Vec<usize>,
+}
+
+/// The data set, as the leader found it.
+struct Found {
+    index: Arc<Index>,
+    /// Its sidecar.
+    bytes: Arc<Vec<u8>>,
+    retained: Option<Arc<RetainedValues>>,
+    origin: IndexOrigin,
+    /// Time to locate the samples.
+    seek: Duration,
+    files: Arc<ShardFiles>,
+    mappings: Option<Mappings>,
+    /// Of [`expansion_ratio`].
+    expansion: f64,
+    job_shares: Option<JobShares>,
+}
+
+/// What this node holds in memory.
+#[derive(Default)]
+struct Held {
+    store: Option<StorePlan>,
+    residents: Option<ResidentPlan>,
+    share: Option<OwnedFd>,
+    server: Option<Server>,
+}
+
+impl Found {
+    /// The memory of the retained values, once more.
+    fn share_retained(&self) -> Result<Option<Vec<OwnedFd>>, Error> {
+        Ok(self.retained.as_ref().map(|retained| retained.share()).transpose()?)
+    }
+
+    fn shares(&self) -> Option<Arc<NodeShares>> {
+        self.job_shares.as_ref().map(|job| Arc::new(job.shares.clone()))
+    }
+}
+
+impl Leading<'_> {
+    fn warn(&self, text: &str) {
+        self.caller.warn(&format!("loader \"{}\": {text}", self.options.name));
+    }
+
+    fn check_strategies(&self) -> Result<(), Error> {
+        if let Some(locators) = &self.strategies.locators {
+            if self.source.dataset().selection().is_some() {
+                return Err(Error::Options {
+                    message:
+                        "the strategy finds samples by a cursor, and these are a selection of the records"
+                            .into(),
+                    hint: "use another strategy, or the whole data set".into(),
+                });
+            }
+            locators.check()?;
+        }
+        if let Some(scanner) = &self.strategies.scanner {
+            scanner.check()?;
+        }
+        Ok(())
+    }
+
+    /// Loads or builds the index and opens the files; the budget loses what is retained.
+    fn find(&self, budget: &mut Budget, fallbacks: &mut Vec<Fallback>) -> Result<Found, Error> {
+        let &Self { source, options, strategies, links, caller, address_left, .. } = self;
+        let locates = strategies.locators.is_some();
+        let has_store = options.strategy.store.is_some();
+        let keep_bytes = retained_bytes(options.strategy.readers, locates, has_store, budget.left_bytes());
+        let begun = Instant::now();
+        let Loaded { index, bytes, retained, origin, fallbacks: unmet } = match &strategies.scanner {
+            Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
+            None if options.strategy.locate == Locate::Provenance => {
+                source.index_computed(keep_bytes, caller)?
+            }
+            None => source.index_keeping(keep_bytes, caller)?,
+        };
+        let seek = begun.elapsed();
+        fallbacks.extend(unmet);
+        if index.samples() == 0 {
             return Err(Error::Options {
-                message: "the strategy finds samples by a cursor, and these are a selection of the records"
-                    .into(),
-                hint: "use another strategy, or the whole data set".into(),
+                message: "the data set has no samples".into(),
+                hint: String::new(),
             });
         }
-        locators.check()?;
-    }
-    if let Some(scanner) = &strategies.scanner {
-        scanner.check()?;
-    }
-    let locates = strategies.locators.is_some();
-    let has_store = options.strategy.store.is_some();
-    let keep_bytes = retained_bytes(options.strategy.readers, locates, has_store, budget.left_bytes());
-    let begun = Instant::now();
-    let Loaded { index, bytes, retained, origin, mut fallbacks } = match &strategies.scanner {
-        Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
-        None if options.strategy.locate == Locate::Provenance => source.index_computed(keep_bytes, caller)?,
-        None => source.index_keeping(keep_bytes, caller)?,
-    };
-    let seek = begun.elapsed();
-    if index.samples() == 0 {
-        return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
-    }
-    if let Some(retained) = &retained {
-        let taken = retained.take_from(options.budget_owner());
-        budget = budget.beside(taken);
-    }
-    let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
-    let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
-    let mappings = match map_within_address_space(options, &index, &files, address_left) {
-        Ok(mappings) => mappings,
-        // A locator needs a mapping.
-        Err(error) if locates => return Err(error),
-        Err(error) => {
-            fallbacks.push(Fallback::new(Wanted::Mapping, error.to_string()));
-            None
+        let mut memory = None;
+        if let Some(retained) = &retained {
+            *budget = budget.beside(retained.take_from(options.budget_owner()));
+            memory = Some(retained.share()?);
         }
-    };
-    let expansion = expansion_ratio(source, &index);
-    let fingerprint = source.dataset().identity();
-    let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
-    let choice = match &job_shares {
-        Some(job_shares) if matches!(options.kind(1, 1, 1)?, Kind::Opportunistic { .. }) => {
-            let batch_bytes = config::data_facts(options, &index, &files, expansion)?.batch_bytes;
-            let (index, budget) = (&*index, &budget);
-            let question =
-                ResidentQuestion { options, index, job_shares, fingerprint, links, budget, batch_bytes };
-            Some(residents::choose(&question, &config::plain_order(options, index)?, caller)?)
-        }
-        _ => None,
-    };
-    if let Some(choice) = choice.as_ref().filter(|_| budget.is_default) {
-        // The windows follow from the entropy, not from the default.
-        budget.asked_bytes = budget.asked_bytes.max(choice.memory_bytes);
+        let files = open_files(source, &index, options.strategy.direct == Some(true), memory)?;
+        let mappings = match map_within_address_space(options, &index, &files, address_left) {
+            Ok(mappings) => mappings,
+            // A locator needs a mapping.
+            Err(error) if locates => return Err(error),
+            Err(error) => {
+                fallbacks.push(Fallback::new(Wanted::Mapping, error.to_string()));
+                None
+            }
+        };
+        let expansion = expansion_ratio(source, &index);
+        let fingerprint = source.dataset().identity();
+        let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
+        Ok(Found { index, bytes, retained, origin, seek, files, mappings, expansion, job_shares })
     }
-    let streamed = choice.as_ref().zip(job_shares.as_ref()).map(|(choice, job)| config::Streamed {
-        order: &choice.order,
-        staging_bytes: choice.plan.staging_bytes,
-        unit_bytes: job.unit_bytes,
-    });
-    let budget_bytes = budget.asked_bytes;
-    let limits = NodeLimits {
-        budget: &budget,
-        cores: cores.iter().copied().max().unwrap_or(1),
-        has_shares: job_shares.is_some(),
-    };
-    let decision = config::decide(options, &index, &files, mappings.as_ref(), expansion, streamed, limits)?;
-    let Decision { settings, data, storage, copy_buffer_bytes: buffer_bytes, fallbacks: unmet } = decision;
-    fallbacks.extend(unmet);
-    let shares = job_shares.as_ref().map(|job| Arc::new(job.shares.clone()));
-    let mut residents = None;
-    let (mut store, mut store_share, mut server) = (None, None, None);
-    if let (Some(residents::Choice { mut plan, order, .. }), Some(job)) = (choice, &job_shares) {
-        let (share, loaded_bytes) = residents::load(&order, job.own_node, &index, &files, caller)?;
-        plan.loaded_bytes = loaded_bytes;
-        (residents, store_share) = (Some(plan), Some(share));
-    } else if let Some(size) = options.strategy.store {
-        let shares = job_shares.as_ref().map(|job| &job.shares);
-        let (index, files) = (&index, &*files);
-        let dataset = source.dataset();
+
+    /// Chooses what nodes keep, in the order `opportunistic`.
+    fn choose_residents(
+        &self,
+        found: &Found,
+        budget: &mut Budget,
+    ) -> Result<Option<residents::Choice>, Error> {
+        let &Self { source, options, links, caller, .. } = self;
+        let Some(job_shares) = &found.job_shares else { return Ok(None) };
+        if !matches!(options.kind(1, 1, 1)?, Kind::Opportunistic { .. }) {
+            return Ok(None);
+        }
+        let index = &*found.index;
+        let batch_bytes = config::data_facts(options, index, &found.files, found.expansion)?.batch_bytes;
+        let fingerprint = source.dataset().identity();
+        let question =
+            ResidentQuestion { options, index, job_shares, fingerprint, links, budget, batch_bytes };
+        let choice = residents::choose(&question, &config::plain_order(options, index)?, caller)?;
+        if budget.is_default {
+            // The windows follow from the entropy, not from the default.
+            budget.asked_bytes = budget.asked_bytes.max(choice.memory_bytes);
+        }
+        Ok(Some(choice))
+    }
+
+    /// Decides how the node reads.
+    fn decide(
+        &self,
+        found: &Found,
+        choice: Option<&residents::Choice>,
+        budget: &Budget,
+    ) -> Result<Decision, Error> {
+        let Found { index, files, mappings, expansion, job_shares, .. } = found;
+        let streamed = choice.zip(job_shares.as_ref()).map(|(choice, job)| config::Streamed {
+            order: &choice.order,
+            staging_bytes: choice.plan.staging_bytes,
+            unit_bytes: job.unit_bytes,
+        });
+        let limits = NodeLimits {
+            budget,
+            cores: self.cores.iter().copied().max().unwrap_or(1),
+            has_shares: job_shares.is_some(),
+        };
+        config::decide(self.options, index, files, mappings.as_ref(), *expansion, streamed, limits)
+    }
+
+    /// Loads what this node holds in memory.
+    fn hold(
+        &self,
+        found: &Found,
+        choice: Option<residents::Choice>,
+        fallbacks: &mut Vec<Fallback>,
+    ) -> Result<Held, Error> {
+        let &Self { source, options, links, caller, address_left, .. } = self;
+        let (index, files, job_shares) = (&found.index, &*found.files, found.job_shares.as_ref());
+        if let (Some(residents::Choice { mut plan, order, .. }), Some(job)) = (choice, job_shares) {
+            let (share, loaded_bytes) = residents::load(&order, job.own_node, index, files, caller)?;
+            plan.loaded_bytes = loaded_bytes;
+            return Ok(Held { residents: Some(plan), share: Some(share), ..Held::default() });
+        }
+        let Some(size) = options.strategy.store else { return Ok(Held::default()) };
+        let shares = job_shares.map(|job| &job.shares);
+        let (dataset, fingerprint) = (&**source.dataset(), source.dataset().identity());
         let question =
             StoreQuestion { options, dataset, index, files, shares, fingerprint, links, address_left };
-        let made = set_up(&question, size, caller)?;
-        let MadeStore { plan, share, server: serving, fallback } = made;
-        (store, store_share, server) = (Some(plan), Some(share), Some(serving));
+        let MadeStore { plan, share, server, fallback } = set_up(&question, size, caller)?;
         fallbacks.extend(fallback);
+        Ok(Held { store: Some(plan), share: Some(share), server: Some(server), residents: None })
     }
-    let mut tiers = None;
-    if !options.tiers.tiers.is_empty() {
-        let order = decided_order(options, &index, &settings, shares, None)?;
+
+    /// Attaches to the tier daemon, and decides how the node uses its tiers.
+    fn use_tiers(
+        &self,
+        found: &Found,
+        settings: &Settings,
+        buffer_bytes: u64,
+        fallbacks: &mut Vec<Fallback>,
+    ) -> Result<Option<(TierPlan, Arc<Client>)>, Error> {
+        let &Self { source, options, caller, .. } = self;
+        if options.tiers.tiers.is_empty() {
+            return Ok(None);
+        }
+        let (index, files) = (&found.index, &*found.files);
+        let order = &decided_order(options, index, settings, found.shares(), None)?;
         let source_in_memory =
-            retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
-        let (index, files, order) = (&index, &*files, &order);
-        let settings = &settings;
-        let own_node = job_shares.as_ref().map_or(0, |job| job.own_node);
+            found.retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
+        let own_node = found.job_shares.as_ref().map_or(0, |job| job.own_node);
         let question = TierQuestion {
             options,
             source,
@@ -203,55 +358,15 @@ pub(crate) fn lead(
             own_node,
         };
         match tiers::decide(&question, caller) {
-            Ok(decided) => tiers = Some(decided),
+            Ok(decided) => Ok(Some(decided)),
             Err(error) => {
                 let reason = tiers::unusable(error, options)?;
-                caller.warn(&format!("loader \"{}\": the tiers are not used: {reason}", options.name));
+                self.warn(&format!("the tiers are not used: {reason}"));
                 fallbacks.push(Fallback::new(Wanted::Tiers, reason));
+                Ok(None)
             }
         }
     }
-    for fallback in &fallbacks {
-        fallback.log(&options.name);
-    }
-    let findings = Findings {
-        data,
-        storage,
-        budget: found_budget,
-        index: origin,
-        retained_bytes: retained.as_ref().map_or(0, |retained| retained.bytes()),
-        fallbacks,
-    };
-    let kept_bytes = settings.kept_unit_bytes * options.local_ranks.len() as u64;
-    let total = settings.region_bytes + kept_bytes;
-    let share =
-        memory_ledger::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
-    if let Some(text) = amplified_decoding::warning(&settings, &findings.data, &options.order.kind)
-        && options.rank == 0
-    {
-        caller.warn(&format!("loader \"{}\": {text}", options.name));
-    }
-    let region = host::sealed_memfd("forebay-region", settings.region_bytes as usize)?;
-    let index = host::sealed_copy("forebay-index", &bytes)?;
-    let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let (tiers, client) = tiers.unzip();
-    let reply = Reply {
-        settings,
-        cores,
-        findings,
-        retained: retained.is_some(),
-        nodes,
-        tiers,
-        shares: job_shares,
-        store,
-        residents,
-    };
-    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
-    let mut fds = vec![region, index];
-    fds.extend(store_share);
-    fds.extend(share_retained()?.into_iter().flatten());
-    let own = LeaderOwn { share: Some(share), files: Some(files), seek, tiers: client, server };
-    Ok(LeaderState { reply, fds, own })
 }
 
 /// The order that the settings make, on nodes with these shares that keep these units.
