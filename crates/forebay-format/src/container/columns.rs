@@ -2,9 +2,7 @@
 
 use crate::Error;
 use crate::file::Input;
-
-/// Most fields of a sample, as a sidecar has columns.
-const MAX_FIELDS: usize = 1024;
+use crate::index::sidecar::MAX_COLUMNS;
 
 /// The name of the field that tells which values of a field are no nulls.
 pub(super) fn mask_name(field: &str) -> String {
@@ -46,24 +44,36 @@ pub(super) fn choose<T>(
         (0..offered.len()).filter(|place| offered[*place].1).collect()
     } else {
         let place = |field: &String| {
-            offered.iter().position(|(name, ..)| name == field).ok_or_else(|| Error::Usage {
-                message: format!("{}: there is no column {field:?}", input.path().display()),
-                hint: format!("its columns that are read: {}", readable(&offered)),
+            offered.iter().position(|(name, ..)| name == field).ok_or_else(|| {
+                let path = input.path().display();
+                let of_it = |name: &str| name.strip_prefix(field).is_some_and(|rest| rest.starts_with('.'));
+                if names.iter().any(|name| of_it(name)) {
+                    let members: Vec<&str> =
+                        offered.iter().map(|(name, ..)| name.as_str()).filter(|name| of_it(name)).collect();
+                    return Error::Usage {
+                        message: format!("{path}: {field:?} is a structure, whose members are the columns"),
+                        hint: format!("name its members: {}", members.join(", ")),
+                    };
+                }
+                Error::Usage {
+                    message: format!("{path}: there is no column {field:?}"),
+                    hint: format!("its columns that are read: {}", readable(&offered)),
+                }
             })
         };
         fields.iter().map(place).collect::<Result<_, _>>()?
     };
-    if wanted.is_empty() || wanted.len() > MAX_FIELDS {
+    if wanted.is_empty() || wanted.len() > MAX_COLUMNS {
         let found = format!("{} columns", wanted.len());
         let hint = "name some with fields=";
-        return Err(input.unsupported(format!("a table without 1 to {MAX_FIELDS} columns"), found, hint));
+        return Err(input.unsupported(format!("a table without 1 to {MAX_COLUMNS} columns"), found, hint));
     }
     if let Some((name, _, Err(found))) =
         wanted.iter().map(|place| &offered[*place]).find(|(.., one)| one.is_err())
     {
         let hint =
             format!("leave it out: name others with fields=; columns that are read: {}", readable(&offered));
-        return Err(input.unsupported(format!("the type of column {name:?}"), found.clone(), hint));
+        return Err(input.unsupported(format!("column {name:?}"), found.clone(), hint));
     }
     let mut chosen = Vec::with_capacity(wanted.len());
     for place in wanted {

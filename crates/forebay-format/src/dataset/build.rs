@@ -14,7 +14,7 @@ use super::verify::{Units, single_extent};
 use super::{Dataset, Progress, Shard};
 use crate::container::{self, Column, Container, ScanSummary};
 use crate::decoded_units::DecodedUnits;
-use crate::index::sidecar::{MAX_CLASSES, ShardInfo, Writer};
+use crate::index::sidecar::{MAX_CLASSES, MAX_COLUMNS, ShardInfo, Writer};
 use crate::schema::Schema;
 use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
 use crate::{Error, Index, SchemaChoice, SchemaError};
@@ -290,6 +290,14 @@ impl Dataset {
 fn merge_columns(files: &[Arc<dyn Container>]) -> Result<(Vec<Column>, Vec<Vec<u8>>), Error> {
     let first = files.iter().position(|file| !file.is_empty()).unwrap_or_default();
     let mut columns = files[first].columns()?;
+    if columns.len() > MAX_COLUMNS {
+        return Err(Error::Unsupported {
+            path: files[first].input().path().to_owned(),
+            what: format!("a dataset of more than {MAX_COLUMNS} fields"),
+            found: format!("{} of them", columns.len()),
+            hint: "name some with fields=".to_owned(),
+        });
+    }
     let mut first_classes = Vec::with_capacity(files.len());
     for (number, file) in files.iter().enumerate() {
         // A file without samples may not know its fields.

@@ -108,7 +108,7 @@ impl Dataset {
             });
         }
         let shards = files.iter().map(|file| Shard::of(&**file)).collect::<Result<Vec<_>, _>>()?;
-        refuse_empty(&files, options)?;
+        refuse_empty(&files, format, options)?;
         let mut text = options.key(format);
         for shard in &shards {
             text.extend(shard.fingerprint.to_le_bytes());
@@ -257,7 +257,7 @@ fn number_classes(files: &[Arc<dyn Container>]) -> Arc<[Vec<u8>]> {
 
 /// Refuses files whose headers all say that they hold no record. Files without such a header are
 /// left to the scan.
-fn refuse_empty(files: &[Arc<dyn Container>], options: &OpenOptions) -> Result<(), Error> {
+fn refuse_empty(files: &[Arc<dyn Container>], format: Format, options: &OpenOptions) -> Result<(), Error> {
     if files.iter().any(|file| file.entries() != Some(0)) {
         return Ok(());
     }
@@ -266,7 +266,10 @@ fn refuse_empty(files: &[Arc<dyn Container>], options: &OpenOptions) -> Result<(
         path: files[0].input().path().to_owned(),
         what: "a dataset without records".to_owned(),
         found: format!("{database}0 entries"),
-        hint: "check that the writer committed its last transaction".to_owned(),
+        hint: match format {
+            Format::Lmdb => "check that the writer committed its last transaction".to_owned(),
+            _ => "check that the writer has finished".to_owned(),
+        },
     })
 }
 

@@ -19,15 +19,12 @@ pub use item::{Item, ItemKind};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{Entry, MAX_COLUMNS, RecordClass, ShardState, Writer};
 use crate::{Error, SampleAxis};
 use zip::Member;
 
 /// Name of the field of an npy file.
 const DATA: &str = "data";
-
-/// Most fields of a sample.
-const MAX_FIELDS: usize = 1024;
 
 /// Samples between two reports of progress.
 const TELL_EVERY: u64 = 1 << 16;
@@ -250,8 +247,8 @@ fn choose(input: &Input, members: Vec<Member>, fields: &[String]) -> Result<Vec<
         ));
     }
     if fields.is_empty() {
-        if members.len() > MAX_FIELDS {
-            let what = format!("an archive of more than {MAX_FIELDS} arrays");
+        if members.len() > MAX_COLUMNS {
+            let what = format!("an archive of more than {MAX_COLUMNS} arrays");
             return Err(input.unsupported(what, members.len().to_string(), "choose some with fields="));
         }
         return Ok(members);

@@ -7,9 +7,7 @@ use forebay_types::{Dtype, Field, Layout};
 use super::array_header::{ArrayHeader, StoredArray};
 use crate::Error;
 use crate::file::{HeaderScan, Input};
-
-/// Most fields of a sample.
-const MAX_FIELDS: usize = 1024;
+use crate::index::sidecar::MAX_COLUMNS;
 
 /// What the bytes of a value are.
 #[derive(Clone, Debug)]
@@ -191,8 +189,8 @@ pub(super) fn pick(input: &Input, values: &[Value], fields: &[String]) -> Result
         return wrong(format!("field {twice:?} is asked for twice"), "name each field once".to_owned());
     }
     if fields.is_empty() {
-        if values.len() > MAX_FIELDS {
-            let what = format!("samples of more than {MAX_FIELDS} values");
+        if values.len() > MAX_COLUMNS {
+            let what = format!("samples of more than {MAX_COLUMNS} values");
             return Err(input.unsupported(what, values.len().to_string(), "choose some with fields="));
         }
         return Ok((0..values.len()).collect());

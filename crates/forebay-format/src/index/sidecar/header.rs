@@ -19,7 +19,7 @@ const MAX_BLOCK_RECORDS: u32 = 1 << 16;
 const MAX_META_BYTES: u32 = 1 << 26;
 
 /// Most columns.
-const MAX_COLUMNS: u32 = 1024;
+pub(crate) const MAX_COLUMNS: usize = 1024;
 
 /// The first [`HEADER_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Header {
             return Err(SidecarError::damaged(40, "length of the file", header.file_bytes, file_bytes));
         }
         for (at, what, most, found) in [
-            (12, "columns", MAX_COLUMNS, header.columns),
+            (12, "columns", MAX_COLUMNS as u32, header.columns),
             (48, "records per block", MAX_BLOCK_RECORDS, header.block_records),
             (60, "meta bytes", MAX_META_BYTES, header.meta_bytes),
         ] {

@@ -32,6 +32,7 @@ pub use class::{RecordClass, StoredIn};
 pub(crate) use contents::Contents;
 pub(crate) use decode::decode;
 pub use describe::describe;
+pub(crate) use header::MAX_COLUMNS;
 pub(crate) use meta::MAX_CLASSES;
 pub use meta::{Meta, ShardInfo, ShardState};
 pub(crate) use pack::unpack_block;
