@@ -87,7 +87,7 @@ def write(
         Elements below the root; each ``SchemaElement`` by field number. Groups have field 5.
     groups : list of (rows, chunks)
         Row groups. A chunk has ``pages``, ``type``, ``path``, ``values``, and may have ``codec``
-        and fields of ``ColumnMetaData`` by number.
+        and fields of ``ColumnMetaData`` by number; ``chunk`` has some of ``ColumnChunk``.
     created_by : str
         The writer.
     keys : list of dict
@@ -109,7 +109,7 @@ def write(
                 5: I64(chunk["values"]), 6: I64(len(pages)), 7: I64(len(pages)), 9: I64(len(out)),
             }  # fmt: skip
             column |= {number: value for number, value in chunk.items() if isinstance(number, int)}
-            columns.append({2: I64(len(out)), 3: column})
+            columns.append({2: I64(len(out)), 3: column, **chunk.get("chunk", {})})
             out += pages
         row_groups.append({1: columns, 2: I64(len(out)), 3: I64(rows)})
     rows = sum(rows for rows, _ in groups)

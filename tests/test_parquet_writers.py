@@ -194,3 +194,73 @@ def test_a_sample_of_one_column_is_a_dict_whatever_the_column_is_called(tmp_path
             dataset = forebay.open(path)
             assert [dataset[0], dataset[-1]] == [{"data": b"foo"}, {"data": values[-1].encode()}]
             assert dataset[:] == [dataset[number] for number in range(3)]
+
+
+def test_encrypted_columns_are_refused_by_name_and_others_are_read(tmp_path):
+    """``crypto_metadata``: with the key of the footer, or of the column."""
+    for number, marks in enumerate([{8: {1: {}}}, {8: {2: {1: ["y"]}}}, {9: b"ciphertext"}]):
+        hidden = {**LONGS, "path": ["y"], "chunk": marks}
+        path = write(tmp_path / f"{number}.parquet", [X, {**X, 4: "y"}], [(5, [LONGS, hidden])])
+        for options in ({}, {"fields": ["y"]}):
+            with pytest.raises(
+                forebay.FormatError, match='column "y" is not supported: it is marked as encrypted'
+            ):
+                forebay.open(path, **options)
+        assert [sample["x"] for sample in forebay.open(path, fields=["x"])[:]] == NUMBERS.tolist()
+    with pytest.raises(OSError, match="encrypted"):
+        pq.read_table(tmp_path / "0.parquet", columns=["y"])
+
+
+def test_an_encrypted_footer_is_refused_with_the_way_out(tmp_path, says):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PARE" + bytes(100) + b"PARE")
+    with says(forebay.FormatError, path, "decrypt"):
+        forebay.open(path)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{6: 24}, {6: 5, 7: -1, 8: 5}, {6: 0, 10: {4: {}}, 1: BYTE_ARRAY}],
+    ids=["unknown converted type", "decimal of scale -1", "enum that is a string"],
+)
+def test_an_annotation_that_is_not_known_concerns_its_column_alone(tmp_path, odd):
+    schema = [X, {**X, 4: "y", **odd}, {**X, 4: "z"}]
+    chunks = [LONGS, {**LONGS, "path": ["y"], "type": odd.get(1, INT64)}, {**LONGS, "path": ["z"]}]
+    path = write(tmp_path / "a.parquet", schema, [(5, chunks)])
+    for options in ({}, {"fields": ["y"]}):
+        with pytest.raises(forebay.FormatError, match='column "y" is not supported'):
+            forebay.open(path, **options)
+    dataset = forebay.open(path, fields=["x", "z"])
+    assert dataset[:] == [{"x": number, "z": number} for number in NUMBERS]
+
+
+def test_chunks_of_old_parquet_mr_lack_the_header_of_their_dictionary(tmp_path):
+    dictionary = page(2, {1: 2, 2: 0}, strings(b"no", b"yes, of course"))
+    header = len(dictionary) - len(strings(b"no", b"yes, of course"))
+    body = b"\x01\x03\x16"  # eight indices of one bit, packed
+    pages = dictionary + data_page(8, body, RLE_DICTIONARY)
+    chunk = {
+        "type": BYTE_ARRAY, "path": ["x"], "values": 8, "pages": pages, 2: [RLE_DICTIONARY],
+        7: I64(len(pages) - header), 9: I64(4 + len(dictionary)), 11: I64(4),
+    }  # fmt: skip
+    schema = [{1: BYTE_ARRAY, 3: REQUIRED, 4: "x"}]
+    for writer in ("parquet-mr", "parquet-mr version 1.2.8 (build x)"):
+        path = write(tmp_path / "a.parquet", schema, [(8, [chunk])] * 2, created_by=writer)
+        assert_as_pyarrow(path)
+    path = write(tmp_path / "b.parquet", schema, [(8, [chunk])], created_by="parquet-mr version 1.10.0")
+    with pytest.raises(forebay.FormatError, match="its pages"):
+        len(forebay.open(path))
+
+
+def test_a_structure_is_named_with_its_members(tmp_path):
+    table = pa.table({"box": [{"x": 1, "at": {"y": 2}}]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(forebay.OptionError, match=r'"box" is a structure.*\n.*box.x, box.at.y'):
+        forebay.open(tmp_path / "a.parquet", fields=["box"])
+
+
+def test_files_without_rows_have_no_transaction(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    with pytest.raises(forebay.FormatError, match="without records") as caught:
+        forebay.open(tmp_path / "a.parquet")
+    assert "transaction" not in str(caught.value)

@@ -88,6 +88,19 @@ pub(super) fn checked(encoded: &[u8], compressed: Compressed) -> Result<Vec<u8>,
     Ok(into.bytes)
 }
 
+/// Bytes of the pages up to the one that completes this many values; `None` if that is not there.
+pub(crate) fn span(encoded: &[u8], values: u64) -> Option<usize> {
+    let (mut from, mut found) = (Reader::new(encoded), 0_u64);
+    while found < values {
+        let header = Header::read(&mut from).ok()?;
+        from.take(usize::try_from(header.encoded_bytes).ok()?).ok()?;
+        if matches!(header.kind, DATA | DATA_V2) {
+            found = found.checked_add(u64::try_from(header.details[1]?).ok()?)?;
+        }
+    }
+    Some(encoded.len() - from.rest().len())
+}
+
 impl Header {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (mut header, mut last) = (Self::default(), 0);
@@ -172,6 +185,16 @@ mod tests {
             (page(2, (3, b"abc"), 1, None), page(1, (2, b"xy"), 0, None), page(0, (9, b"z"), 4, None));
         let chunk = [&first[..], &index, &last].concat();
         assert_eq!(checked(&chunk, Compressed::Declared), Ok([first, last].concat()));
+    }
+
+    #[test]
+    fn pages_span_what_completes_the_values() {
+        let (dictionary, data) = (page(2, (3, b"abc"), 1, None), page(0, (9, b"z"), 4, None));
+        let chunk = [&dictionary[..], &data, &data, b"more"].concat();
+        assert_eq!(span(&chunk, 8), Some(chunk.len() - 4));
+        assert_eq!(span(&chunk, 4), Some(dictionary.len() + data.len()));
+        assert_eq!(span(&chunk, 9), None);
+        assert_eq!(span(&chunk, 0), Some(0));
     }
 
     #[test]

@@ -174,8 +174,32 @@ impl<'a> Reader<'a> {
         self.skip_within(if kind == TRUE || kind == FALSE { BYTE } else { kind }, depth)
     }
 
+    /// Reads a structure: calls `each` with the number and the bytes of each structure in its list
+    /// `wanted`, and skips the rest.
+    pub(crate) fn structures(
+        &mut self,
+        wanted: i16,
+        each: &mut dyn FnMut(usize, &mut Reader<'a>) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let mut last = 0;
+        while let Some((number, kind)) = self.field(&mut last)? {
+            if (number, kind) != (wanted, LIST) {
+                self.skip(kind)?;
+                continue;
+            }
+            let (count, items) = self.list()?;
+            for place in 0..count {
+                match items {
+                    STRUCT => each(place, self)?,
+                    _ => self.skip_item(items, MAX_DEPTH)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of the value of a field.
-    fn whole(&mut self, kind: u8) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn whole(&mut self, kind: u8) -> Result<&'a [u8], Malformed> {
         let before = self.rest;
         self.skip(kind)?;
         Ok(&before[..before.len() - self.rest.len()])
@@ -197,7 +221,7 @@ impl Writer {
         self.bytes.push(number as u8);
     }
 
-    fn integer(&mut self, number: i64) {
+    pub(crate) fn integer(&mut self, number: i64) {
         self.varint(((number << 1) ^ (number >> 63)) as u64);
     }
 
@@ -218,7 +242,7 @@ impl Writer {
         self.bytes.push(0);
     }
 
-    fn list(&mut self, count: usize, kind: u8) {
+    pub(crate) fn list(&mut self, count: usize, kind: u8) {
         self.bytes.push(0xf0 | kind);
         self.varint(count as u64);
     }

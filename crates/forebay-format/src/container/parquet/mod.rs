@@ -9,18 +9,15 @@ mod footer;
 mod lengths;
 mod schema;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use parquet::file::metadata::{
-    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
-};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::statistics::Statistics;
 
+use self::footer::Footer;
 use self::lengths::Lengths;
 use self::schema::ParquetField;
-use crate::codec::parquet::pages::most_values;
-use crate::codec::parquet::thrift::Malformed;
+use crate::codec::parquet::pages::{most_values, span};
 use crate::codec::parquet::{compression, read};
 use crate::codec::{Codec, ParquetColumn, ParquetNulls};
 use crate::container::arrow::ArrowFields;
@@ -42,8 +39,7 @@ pub(crate) struct ParquetFile {
     input: Input,
     metadata: ParquetMetaData,
     columns: Vec<ParquetField>,
-    /// Whether pages are compressed also where they say that they are not.
-    always_compressed: bool,
+    fault: Option<Fault>,
     state: ShardState,
 }
 
@@ -59,17 +55,42 @@ enum RowLengths {
     Each(Vec<u64>),
 }
 
-/// Whether this writer compressed data pages of version 2 and said that it did not: `parquet-cpp`
-/// before 2.0.0, of pyarrow before 3 (ARROW-10353).
-fn is_always_compressed(created_by: Option<&str>) -> bool {
-    let version = created_by.and_then(|writer| writer.strip_prefix("parquet-cpp version "));
-    let major = version.and_then(|version| version.split('.').next());
-    major.and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major < 2)
+/// What a writer is known to have written wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Data pages of version 2 are compressed also where they say that they are not: `parquet-cpp`
+    /// before 2.0.0, of pyarrow before 3 (ARROW-10353).
+    AlwaysCompressed,
+    /// The length of a chunk lacks the header of its dictionary: `parquet-mr` before 1.2.9
+    /// (PARQUET-816).
+    ShortChunks,
+}
+
+/// Most bytes of a dictionary's header that the length of a chunk may lack, as in other readers.
+const MAX_DICTIONARY_HEADER_BYTES: u64 = 100;
+
+impl Fault {
+    fn of(created_by: Option<&str>) -> Option<Self> {
+        let version = |text: &str| -> Option<[u32; 3]> {
+            let mut parts = text.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+            Some([parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?])
+        };
+        let writer = created_by?;
+        match writer.split_once(" version ").unwrap_or((writer, "0.0.0")) {
+            ("parquet-cpp", text) if version(text)? < [2, 0, 0] => Some(Self::AlwaysCompressed),
+            ("parquet-mr", text) if version(text)? < [1, 2, 9] => Some(Self::ShortChunks),
+            _ => None,
+        }
+    }
 }
 
 /// The state of a file with this footer. Sidecars of files that were read wrongly do not fit.
-fn state_of(footer: &[u8], always_compressed: bool) -> ShardState {
-    if always_compressed { header_digest(&[footer, b"compressed"].concat()) } else { header_digest(footer) }
+fn state_of(footer: &[u8], fault: Option<Fault>) -> ShardState {
+    match fault {
+        None => header_digest(footer),
+        Some(Fault::AlwaysCompressed) => header_digest(&[footer, b"compressed"].concat()),
+        Some(Fault::ShortChunks) => header_digest(&[footer, b"short"].concat()),
+    }
 }
 
 impl ParquetFile {
@@ -80,26 +101,22 @@ impl ParquetFile {
 
     fn new(input: Input, fields: &[String], nulls: Nulls) -> Result<Self, Error> {
         let (start, footer) = footer::read(&input)?;
-        let broken = |found: String| input.corrupt(start, "Parquet footer", "valid metadata", found);
-        let used = footer::used(&footer).map_err(|Malformed(found)| broken(found.to_owned()))?;
-        let decode = AssertUnwindSafe(|| ParquetMetaDataReader::decode_metadata(&used));
-        let metadata = catch_unwind(decode)
-            .map_err(|_| broken("damaged metadata".to_owned()))?
-            .map_err(|error| broken(error.to_string()))?;
+        let Footer { metadata, refused } = footer::parse(&footer)
+            .map_err(|found| input.corrupt(start, "Parquet footer", "valid metadata", found))?;
         let entries = metadata.file_metadata().key_value_metadata();
         let arrow = entries.into_iter().flatten().find(|entry| entry.key == ARROW_SCHEMA);
         let arrow =
             arrow.and_then(|entry| entry.value.as_deref()).map(ArrowFields::of_base64).unwrap_or_default();
-        let mut offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow);
+        let mut offered = schema::candidates(metadata.file_metadata().schema_descr(), &arrow, &refused);
         let mut fields = fields.to_vec();
         if nulls == Nulls::Mask {
             offered = schema::with_masks(offered);
             fields = with_masks(&fields, |name| offered.iter().any(|(offered, ..)| offered == name));
         }
         let columns = choose(&input, offered, &fields)?;
-        let always_compressed = is_always_compressed(metadata.file_metadata().created_by());
-        let state = state_of(&footer, always_compressed);
-        let file = Self { input, metadata, columns, always_compressed, state };
+        let fault = Fault::of(metadata.file_metadata().created_by());
+        let state = state_of(&footer, fault);
+        let file = Self { input, metadata, columns, fault, state };
         file.check_size(start)?;
         for group in file.metadata.row_groups() {
             for column in &file.columns {
@@ -153,7 +170,13 @@ impl ParquetFile {
         let first = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
         let first = first.unwrap_or(chunk.data_page_offset()).min(chunk.data_page_offset());
         let length = chunk.compressed_size();
-        let place = u64::try_from(first).ok().zip(u64::try_from(length).ok());
+        let mut place = u64::try_from(first).ok().zip(u64::try_from(length).ok());
+        if let (Some((start, length)), Some(Fault::ShortChunks)) = (&mut place, self.fault) {
+            let left = self.input.bytes().saturating_sub(start.saturating_add(*length));
+            let mut encoded = vec![0; (*length + left.min(MAX_DICTIONARY_HEADER_BYTES)) as usize];
+            let count = self.input.read_most(*start, &mut encoded)?;
+            *length = span(&encoded[..count], chunk.num_values() as u64).unwrap_or(*length as usize) as u64;
+        }
         place
             .filter(|(first, length)| first.checked_add(*length).is_some_and(|end| end <= self.input.bytes()))
             .ok_or_else(|| {
@@ -181,7 +204,7 @@ impl ParquetFile {
             compression: format!("{:?}", chunk.compression_codec()),
             definition: field.definition,
             repetition: field.repetition,
-            always_compressed: self.always_compressed,
+            always_compressed: self.fault == Some(Fault::AlwaysCompressed),
             nulls: field.nulls,
         };
         let what = || format!("chunk of column {:?}", field.field.name);
@@ -318,7 +341,7 @@ impl Container for ParquetFile {
 
     fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
-        let now = state_of(&footer::read(&self.input)?.1, self.always_compressed);
+        let now = state_of(&footer::read(&self.input)?.1, self.fault);
         check_state(&self.input, "footer", &self.state, &now)
     }
 }
@@ -329,4 +352,26 @@ pub fn index_of_bytes(file: Vec<u8>) -> Result<Vec<u8>, Error> {
     let source: std::sync::Arc<dyn crate::file::ReadAt> = std::sync::Arc::new(file);
     let file = ParquetFile::new(Input::from_source(Path::new("memory.parquet"), source)?, &[], Nulls::Raise)?;
     crate::container::index_alone(crate::Format::Parquet, &file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_writers_are_known_by_name_and_version() {
+        for (writer, fault) in [
+            ("parquet-cpp version 1.5.1-SNAPSHOT", Some(Fault::AlwaysCompressed)),
+            ("parquet-cpp version 2.0.0", None),
+            ("parquet-mr", Some(Fault::ShortChunks)),
+            ("parquet-mr version 1.2.8 (build x)", Some(Fault::ShortChunks)),
+            ("parquet-mr version 1.2.9", None),
+            ("parquet-mr version 1.10.1", None),
+            ("parquet-mr version unknown", None),
+            ("impala version 1.0.0", None),
+        ] {
+            assert_eq!(Fault::of(Some(writer)), fault, "{writer}");
+        }
+        assert_eq!(Fault::of(None), None);
+    }
 }

@@ -3,6 +3,8 @@
 //! Structures become fields with dotted names; a list of numbers is a ragged field, or an array
 //! where the Arrow schema that writers keep in the footer says that all lists have one length.
 
+use std::collections::BTreeMap;
+
 use forebay_types::{Dtype, Field, Layout};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type};
@@ -65,9 +67,14 @@ pub(super) fn with_masks(candidates: Vec<Candidate>) -> Vec<Candidate> {
 /// A field that the file offers: name, whether it is a default, and the column or what is not read.
 pub(super) type Candidate = (String, bool, Result<ParquetField, String>);
 
-/// All fields of a file. `arrow` has those of the Arrow schema in its footer.
-pub(super) fn candidates(schema: &SchemaDescriptor, arrow: &ArrowFields) -> Vec<Candidate> {
-    let mut walk = Walk { schema, arrow, next: 0, found: Vec::new() };
+/// All fields of a file. `arrow` has those of the Arrow schema in its footer, `refused` the columns
+/// that are not read.
+pub(super) fn candidates(
+    schema: &SchemaDescriptor,
+    arrow: &ArrowFields,
+    refused: &BTreeMap<usize, String>,
+) -> Vec<Candidate> {
+    let mut walk = Walk { schema, arrow, refused, next: 0, found: Vec::new() };
     for field in schema.root_schema().get_fields() {
         let above = Above {
             name: field.name().to_owned(),
@@ -97,6 +104,8 @@ struct Above {
 struct Walk<'a> {
     schema: &'a SchemaDescriptor,
     arrow: &'a ArrowFields,
+    /// Why columns are not read, by their number.
+    refused: &'a BTreeMap<usize, String>,
     /// Number of the next column.
     next: usize,
     found: Vec<Candidate>,
@@ -118,7 +127,7 @@ impl Walk<'_> {
         if !field.is_group() {
             let number = self.next;
             self.next += 1;
-            let column = match above.refused.take() {
+            let column = match self.refused.get(&number).cloned().or(above.refused.take()) {
                 Some(refused) => Err(refused),
                 None => self.column(number, &above),
             };
