@@ -36,7 +36,7 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 29] = [
     ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", Some(Format::RecordIo)),
     ("a tar archive", 257, b"ustar", Some(Format::Tar)),
     ("Parquet", 0, b"PAR1", Some(Format::Parquet)),
-    ("Parquet with an encrypted footer", 0, b"PARE", None),
+    ("Parquet with an encrypted footer", 0, b"PARE", Some(Format::Parquet)),
     ("an Arrow file", 0, b"ARROW1", Some(Format::Arrow)),
     ("Feather, version 1", 0, b"FEA1", None),
     ("ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", Some(Format::ArrayRecord)),
@@ -106,6 +106,8 @@ pub(crate) fn of(input: &Input) -> Result<Detected, Error> {
         Detected::Like(Format::Mds)
     } else if head.iter().all(|byte| *byte == 0) && tar::is_archive_of_nothing(input)? {
         Detected::Like(Format::Tar)
+    } else if arrow::is_stream_of_any_layout(input)? {
+        Detected::Like(Format::Arrow)
     } else {
         vaguely(head)
     })

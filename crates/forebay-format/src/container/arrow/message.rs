@@ -1,12 +1,13 @@
 //! Messages: how Arrow data lie in a file or stream (`Message.fbs`, `File.fbs`).
 //!
-//! A message is `ff ff ff ff`, the length of its metadata (i32), the metadata, and a body. A stream
-//! begins with the schema; dictionaries and batches of rows follow, up to a length of 0 or the end
-//! of the file. A file is `ARROW1`, padding, such a stream, and a footer that lists its blocks,
-//! followed by the footer's length (i32) and `ARROW1`.
+//! A message is `ff ff ff ff`, the length of its metadata (i32), the metadata, and a body; before
+//! version 0.15 of Arrow, it begins with the length. A stream begins with the schema; dictionaries
+//! and batches of rows follow, up to a length of 0 or the end of the file. A file is `ARROW1`,
+//! padding, such a stream, and a footer that lists its blocks, followed by the footer's length
+//! (i32) and `ARROW1`.
 
 use super::flatbuffer::{Malformed, Table};
-use super::schema::{self, SchemaField, VERSION_4};
+use super::schema::{self, BIG_ENDIAN, SchemaField, VERSION_4};
 use crate::Error;
 use crate::codec::Codec;
 use crate::file::Input;
@@ -17,14 +18,24 @@ const EXPERIMENTAL_COMPRESSION: &str = "ARROW:experimental_compression";
 /// First and last bytes of a file.
 pub(super) const MAGIC: [u8; 6] = *b"ARROW1";
 
-/// First bytes of a message.
+/// First bytes of a message, unless it has only a length before its metadata.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Bytes of a message before its metadata.
-const PREFIX_BYTES: usize = 8;
+/// Bytes of the length before the metadata.
+const LENGTH_BYTES: usize = 4;
+
+/// Longest metadata by which a stream is recognized \[bytes\].
+const MAX_RECOGNIZED_BYTES: usize = 1 << 20;
 
 /// Length of the metadata that most messages have \[bytes\]: read with their prefix.
 const FIRST_READ_BYTES: usize = 4096;
+
+/// Advice for what other readers read.
+const REWRITE_HINT: &str =
+    "rewrite the file: read it with pyarrow.ipc, and write it again on a little-endian machine";
+
+/// Metadata of Arrow before version 0.8.
+const OLD_METADATA: Malformed = Malformed("metadata of a version before 4, of Arrow before 0.8");
 
 /// Longest metadata \[bytes\]. Those of a thousand columns take less than 1 MiB.
 const MAX_METADATA_BYTES: usize = 1 << 28;
@@ -50,7 +61,19 @@ pub(super) enum Content<'a> {
 
 /// The error of metadata.
 pub(super) fn broken(input: &Input, at: u64) -> impl Fn(Malformed) -> Error {
-    move |Malformed(found)| input.corrupt(at, "Arrow metadata", "valid ones", found)
+    move |error| match error {
+        OLD_METADATA | BIG_ENDIAN => {
+            input.unsupported("this kind of Arrow data", error.0.to_owned(), REWRITE_HINT)
+        }
+        Malformed(found) => input.corrupt(at, "Arrow metadata", "valid ones", found),
+    }
+}
+
+/// Bytes before the metadata of a message that begins with these bytes, and length of the metadata.
+fn prefix(head: &[u8]) -> Option<(usize, i32)> {
+    let before = if head.starts_with(&CONTINUATION) { CONTINUATION.len() } else { 0 };
+    let length = head.get(before..)?.first_chunk::<LENGTH_BYTES>()?;
+    Some((before + LENGTH_BYTES, i32::from_le_bytes(*length)))
 }
 
 impl Message {
@@ -62,29 +85,27 @@ impl Message {
         if metadata.is_empty() {
             return Ok(None);
         }
-        let prefix =
-            metadata.first_chunk::<PREFIX_BYTES>().filter(|prefix| prefix.starts_with(&CONTINUATION));
-        let Some([.., a, b, c, d]) = prefix else {
-            let found = crate::error::hex(&metadata[..count.min(PREFIX_BYTES)]);
+        let Some((prefix_bytes, length)) = prefix(&metadata) else {
+            let found = crate::error::hex(&metadata);
             return Err(input.corrupt(at, "Arrow message", "ff ff ff ff and a length", found));
         };
-        let length = i32::from_le_bytes([*a, *b, *c, *d]);
         if length == 0 {
             return Ok(None);
         }
-        let start = at + PREFIX_BYTES as u64;
+        let start = at + prefix_bytes as u64;
         let length = usize::try_from(length)
             .ok()
             .filter(|length| {
                 *length <= MAX_METADATA_BYTES && *length as u64 <= input.bytes().saturating_sub(start)
             })
             .ok_or_else(|| {
-                input.corrupt(at + 4, "length of Arrow metadata", "one within the file", length)
+                let offset = start - LENGTH_BYTES as u64;
+                input.corrupt(offset, "length of Arrow metadata", "one within the file", length)
             })?;
-        let have = metadata.len().min(PREFIX_BYTES + length);
-        metadata.resize(PREFIX_BYTES + length, 0);
+        let have = metadata.len().min(prefix_bytes + length);
+        metadata.resize(prefix_bytes + length, 0);
         input.read(at + have as u64, &mut metadata[have..], "Arrow metadata")?;
-        metadata.drain(..PREFIX_BYTES);
+        metadata.drain(..prefix_bytes);
         let mut message = Self { at, metadata, body: (start + length as u64, 0) };
         let claimed = message.table().and_then(|table| table.i64(3, 0)).map_err(broken(input, at))?;
         let left = input.bytes() - message.body.0;
@@ -143,7 +164,7 @@ impl Message {
 }
 
 fn supported(version: i16) -> Result<i16, Malformed> {
-    if version < VERSION_4 { Err(Malformed("a version before 4, which is not read")) } else { Ok(version) }
+    if version < VERSION_4 { Err(OLD_METADATA) } else { Ok(version) }
 }
 
 /// The fields of a schema message.
@@ -163,6 +184,28 @@ pub(crate) fn is_stream(head: &[u8]) -> bool {
         Ok(table.u8(1, 0)? == 1 && (VERSION_4..=VERSION_4 + 1).contains(&table.i16(0, 0)?))
     };
     Table::root(metadata).and_then(is_schema).unwrap_or(false)
+}
+
+/// Whether a file is a stream, by the whole metadata of its first message: writers put tables
+/// anywhere in them.
+pub(crate) fn is_stream_of_any_layout(input: &Input) -> Result<bool, Error> {
+    let mut head = [0; CONTINUATION.len() + LENGTH_BYTES];
+    let count = input.read_most(0, &mut head)?;
+    let place = prefix(&head[..count]).and_then(|(at, length)| Some((at, usize::try_from(length).ok()?)));
+    let Some((at, length)) = place.filter(|(_, length)| *length <= MAX_RECOGNIZED_BYTES) else {
+        return Ok(false);
+    };
+    let mut metadata = vec![0; length];
+    if input.read_most(at as u64, &mut metadata)? < length {
+        return Ok(false);
+    }
+    let is_schema = |table: Table<'_>| -> Result<bool, Malformed> {
+        let header = table.table(2)?.filter(|_| table.u8(1, 0) == Ok(1));
+        let Some(header) = header else { return Ok(false) };
+        header.tables(1)?.try_for_each(|field| field?.text(0).map(drop))?;
+        Ok((0..=VERSION_4 + 1).contains(&table.i16(0, 0)?))
+    };
+    Ok(Table::root(&metadata).and_then(is_schema).unwrap_or(false))
 }
 
 /// What opening reads: the schema, and where messages are.

@@ -28,7 +28,7 @@ use crate::index::sidecar::{RecordClass, ShardState, Writer};
 use crate::{Error, Nulls, OpenOptions};
 
 pub(crate) use self::embedded::ArrowFields;
-pub(crate) use self::message::is_stream;
+pub(crate) use self::message::{is_stream, is_stream_of_any_layout};
 
 /// An opened file or stream.
 #[derive(Debug)]

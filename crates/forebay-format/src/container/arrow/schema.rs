@@ -79,10 +79,13 @@ impl Kind {
 /// Version 4 of the metadata, of Arrow 0.8 to 0.17; unions had one more buffer.
 pub(super) const VERSION_4: i16 = 3;
 
+/// Numbers of the other byte order.
+pub(super) const BIG_ENDIAN: Malformed = Malformed("big-endian numbers");
+
 /// Reads the fields of a `Schema` table.
 pub(super) fn read(schema: &Table<'_>, version: i16) -> Result<Vec<SchemaField>, Malformed> {
     if schema.i16(0, 0)? != 0 {
-        return Err(Malformed("big-endian data, which are not read"));
+        return Err(BIG_ENDIAN);
     }
     let mut left = MAX_FIELDS;
     schema.tables(1)?.map(|field| read_field(&field?, version, MAX_DEPTH, &mut left)).collect()
