@@ -467,13 +467,14 @@ def test_what_cannot_be_read_in_place_is_refused_by_name(tmp_path):
         ((2,), h5py.vlen_dtype(h5py.string_dtype()), False),
     ):
         text = one(lambda file, shape=shape, kind=kind: file.create_dataset("x", shape, dtype=kind))
-        assert "'x' with elements of variable length is not supported" in text
+        axes = f" in an array of shape {shape}" if len(shape) > 1 else ""
+        assert f"'x' with elements of variable length{axes} is not supported" in text
         assert "fields=" in text
         assert ("forebay convert" in text) == is_converted
     text = one(lambda file: file.create_dataset("x", (2,), h5py.string_dtype(), fillvalue="abc", chunks=(1,)))
     assert "'x' with a fill value of variable length is not supported" in text
     text = one(lambda file: file.create_dataset("x", data=["a"] * 99, chunks=(9,), compression="lzf"))
-    assert "'x' with references behind such filters is not supported" in text
+    assert "'x' with elements of variable length behind filters is not supported: lzf" in text
     text = one(lambda file: file.create_dataset("x", (2,), dtype=h5py.ref_dtype))
     assert "reference" in text
     outside = str(tmp_path / "outside.bin")
@@ -551,6 +552,48 @@ def test_elements_of_variable_length_equal_h5py(tmp_path, kind, libver):
             for name in dataset.fields.keys() - {"y"}:
                 assert all(map(equal, batch[name], wanted[name][batch.indices])), name
             assert np.array_equal(batch["y"], batch.indices)
+
+
+def test_scalars_of_variable_length_are_fields_of_a_file_that_is_one_sample(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["image"], file["title"] = np.ones((1, 2)), "some text"
+        file.create_dataset("box", (), h5py.vlen_dtype(np.dtype("<i4")))[()] = np.arange(3, dtype="<i4")
+        file.create_dataset("never", (), h5py.string_dtype())
+    sample = forebay.open(path, sample_axis=None)[0]
+    assert bytes(sample["title"]) == b"some text"
+    assert np.array_equal(sample["box"], [0, 1, 2])
+    assert sample["box"].dtype == "<i4"
+    assert sample["never"].size == 0
+    assert np.array_equal(sample["image"], np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (3,), "compression": "gzip"}], ids=str)
+def test_members_of_a_compound_are_read_in_the_order_of_their_places(tmp_path, options):
+    path = tmp_path / "x.h5"
+    dtype = np.dtype(
+        {"names": ["b", "a", "c"], "formats": ["<i4", "<f8", "S3"], "offsets": [8, 0, 14], "itemsize": 18}
+    )
+    wanted = np.zeros(7, dtype)
+    wanted["a"], wanted["b"], wanted["c"] = np.arange(7) * 1.5, np.arange(7), b"xyz"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=wanted, **options)
+    dataset = forebay.open(path)
+    for number in range(7):
+        found = dataset[number]["x"]
+        assert all(found[name] == wanted[number][name] for name in "abc")
+
+
+def test_a_file_of_more_datasets_than_a_sample_has_fields_is_refused(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(1025):
+            file[f"{number}"] = [number]
+    with pytest.raises(
+        forebay.FormatError, match=r"more than 1024 fields is not supported: 1025.*\n.*fields="
+    ):
+        len(forebay.open(path))
+    assert forebay.open(path, fields=["7", "1024"])[0] == {"7": 7, "1024": 1024}
 
 
 def test_a_string_of_variable_length_ends_at_its_first_nul_as_in_h5py(tmp_path):
@@ -877,6 +920,22 @@ def test_types_that_numpy_has_not_are_refused_by_the_name_of_their_dataset(tmp_p
     with h5py.File(path, "w") as file:
         h5py.h5d.create(file.id, b"when", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,)))
     assert "dataset 'when' with elements that numpy has no type for is not supported: time" in refused(path)
+    with h5py.File(path, "w") as file:
+        quad = h5py.h5t.IEEE_F64LE.copy()
+        quad.set_size(16)
+        quad.set_precision(128)
+        quad.set_fields(127, 112, 15, 0, 112)
+        quad.set_ebias(16383)
+        h5py.h5d.create(file.id, b"x", quad, h5py.h5s.create_simple((4,)))
+    assert "dataset 'x' with elements that numpy has no type for is not supported: float" in refused(path)
+    with h5py.File(path, "w") as file:
+        tagged = h5py.h5t.create(h5py.h5t.OPAQUE, 4)
+        tagged.set_tag(b"of some kind")
+        one = h5py.h5d.create(file.id, b"x", tagged, h5py.h5s.create_simple((4,)))
+        one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.zeros(4, "V4"), mtype=tagged)
+    text = refused(path)
+    assert "dataset 'x' of a type that h5py does not convert is not supported" in text
+    assert "truncated" not in text
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,13 @@ def _blaming(path: str, what: str, expected: str) -> Iterator[None]:
         if error.errno:
             text = f"{path}: cannot read the {what}: {_line(error)}"
             raise StorageError(text, errno=error.errno, filename=path) from error
+        if "conversion path" in str(error):
+            raise _RefusalError(
+                "unsupported",
+                what=f"{what.removeprefix('structure of ')} of a type that h5py does not convert",
+                found=_line(error),
+                hint=_REWRITE_HINT,
+            ) from error
         raise _corrupt(what, expected, error) from error
     except Exception as error:
         raise _corrupt(what, expected, error) from error
@@ -388,8 +395,8 @@ class _Dataset:
         kind = self.dataset.id.get_type()
         try:
             dtype = self.dataset.dtype
-        except (TypeError, UnicodeError) as error:
-            # A class that numpy has not, or members whose names are not UTF-8.
+        except (TypeError, ValueError, KeyError) as error:
+            # A class or a precision that numpy has not, or members whose names are not UTF-8.
             self._refuse("elements that numpy has no type for", f"{_class_name(kind, h5py)}: {_line(error)}")
         if dtype.hasobject:
             item = h5py.check_vlen_dtype(dtype)
@@ -399,7 +406,11 @@ class _Dataset:
                 item is not None and not np.dtype(item).hasobject
             )
             found = f"{_class_name(kind, h5py)} as numpy {dtype}"
-            self._refuse("elements of variable length", found, _LENGTHS_HINT if is_row else _REWRITE_HINT)
+            axes = len(self._first) + len(self.dataset.shape)
+            what = "elements of variable length" + (
+                f" in an array of shape {self.dataset.shape}" if axes > 1 else ""
+            )
+            self._refuse(what, found, _LENGTHS_HINT if is_row else _REWRITE_HINT)
         if _has_bits(kind, h5py):
             self._refuse("bitfields", f"{_class_name(kind, h5py)} as numpy {dtype}", _BITS_HINT)
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
@@ -410,16 +421,19 @@ class _Dataset:
             self._refuse("elements of many strings", f"more than {_MAX_STRINGS}")
         if base.isnative and base.name in _OWN:
             return {"dtype": base.name, "numpy": None}
-        described: object = np.lib.format.dtype_to_descr(_without_metadata(base))
+        try:
+            described: object = np.lib.format.dtype_to_descr(_without_metadata(base))
+        except ValueError as error:
+            self._refuse("members that overlap", _line(error))
         return {"dtype": None, "numpy": described if isinstance(described, str) else repr(described)}
 
     def _varies(self, h5py: Any) -> bool:
         """Whether rows are elements of variable length that Forebay has a type for."""
         try:
             dtype = self.dataset.dtype
-        except (TypeError, UnicodeError):
+        except (TypeError, ValueError, KeyError):
             return False
-        if not dtype.hasobject or self._first or len(self.dataset.shape) != 1:
+        if not dtype.hasobject or len(self._first) + len(self.dataset.shape) != 1:
             return False
         if (text := h5py.check_string_dtype(dtype)) is not None:
             return text.length is None
@@ -431,7 +445,8 @@ class _Dataset:
         """Return the description of rows in the global heap, and the table of their places."""
         is_text = kind.get_class() == h5py.h5t.STRING
         item = np.dtype(np.uint8) if is_text else np.dtype(h5py.check_vlen_dtype(self.dataset.dtype))
-        places = np.zeros((len(self.dataset), 2), np.uint64)
+        # A scalar of a file that is one sample is its one row.
+        places = np.zeros((self.dataset.size, 2), np.uint64)
         heap = Heap(self._read, self._user_block_bytes)
         references = self._references(layout, h5py)
         for row in np.flatnonzero(references["items"]).tolist():
@@ -450,7 +465,7 @@ class _Dataset:
             places[row] = offset, length if end < 0 else end
         spread = dict.fromkeys([len(places) - 1, *range(0, len(places), max(1, len(places) // _PROBES))])
         for row in spread if len(places) else ():
-            (wanted,) = self.dataset[row : row + 1]
+            wanted = self.dataset[row] if self.dataset.shape else self.dataset[()]
             wanted = wanted if is_text else np.asarray(wanted, item).tobytes()
             offset, length = places[row].tolist()
             if self._read(offset, length) != wanted:
@@ -468,7 +483,7 @@ class _Dataset:
 
     def _references(self, layout: int, h5py: Any) -> np.ndarray[Any, Any]:
         """Return the references of all rows to the global heap."""
-        rows, size = len(self.dataset), REFERENCE.itemsize
+        rows, size = self.dataset.size, REFERENCE.itemsize
         references = np.zeros(rows, REFERENCE)
         is_written = self.dataset.id.get_storage_size() > 0
         if layout == h5py.h5d.CHUNKED:
@@ -478,7 +493,8 @@ class _Dataset:
             for number, offset, chunk_bytes, mask in np.frombuffer(table, _CHUNK).tolist():
                 chunk = decoded(self._read(offset, chunk_bytes), filters, mask, length * size)
                 if chunk is None or len(chunk) != length * size:
-                    self._refuse("references behind such filters", str(filters), _LENGTHS_HINT)
+                    told = ", ".join(one["name"] or str(one["id"]) for one in described["chunked"]["filters"])
+                    self._refuse("elements of variable length behind filters", told, _LENGTHS_HINT)
                 part = references[number * length : (number + 1) * length]
                 part[:] = np.frombuffer(chunk, REFERENCE)[: len(part)]
             is_written = len(table) == _CHUNK.itemsize * -(-rows // length)
@@ -707,7 +723,8 @@ def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
     members: Mapping[str, Any] = dtype.fields or {}
     if not members:
         return np.dtype(dtype.str)
-    names = list(dtype.names or ())
+    # By their places: numpy describes no others.
+    names = sorted(members, key=lambda name: members[name][1])
     return np.dtype(
         {
             "names": names,
