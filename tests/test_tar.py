@@ -167,6 +167,16 @@ def test_the_same_field_twice_is_an_error_as_in_webdataset(tmp_path, says):
         len(forebay.open(path))
 
 
+@pytest.mark.parametrize("name", ["\0a.jpg", "a\0.jpg", "/"])
+def test_a_pax_name_that_is_none_is_an_error(tmp_path, name):
+    member = tarfile.TarInfo("b.jpg")
+    member.pax_headers = {"path": name}
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    with pytest.raises(forebay.FormatError, match=r"tar extended header at offset 512: expected a path"):
+        len(forebay.open(tmp_path / "a.tar"))
+
+
 def test_bytes_behind_the_end_are_told_and_not_read(tmp_path, says):
     path = write(tmp_path / "a.tar", images(3, 5))
     path.write_bytes(path.read_bytes() * 2)

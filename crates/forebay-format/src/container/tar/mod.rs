@@ -24,14 +24,11 @@ use forebay_types::{Dtype, Field, Layout};
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Compression;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{Entry, MAX_COLUMNS, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 use group::{is_about_the_archive, key_and_extension};
 use header::{BLOCK_BYTES, Header};
 use members::{Member, Members, Next};
-
-/// Most members of one sample.
-const MAX_FIELDS: usize = 1024;
 
 /// The field that is the base name of a sample's members; it is delivered where it is asked for.
 const KEY: &str = "__key__";
@@ -95,9 +92,9 @@ impl TarFile {
             seen.extend_from_slice(&member.name);
             seen.extend(member.start.to_le_bytes());
             seen.extend(member.length.to_le_bytes());
-            if names.len() == MAX_FIELDS {
+            if names.len() == MAX_COLUMNS {
                 let found = format!("sample {:?} has more", String::from_utf8_lossy(key));
-                let what = format!("a tar file with more than {MAX_FIELDS} members per sample");
+                let what = format!("a tar file with more than {MAX_COLUMNS} members per sample");
                 return Err(input.unsupported(what, found, "write one sample per base name"));
             }
             names.push(extension);
@@ -227,12 +224,10 @@ impl<'a> Sample<'a> {
             ));
         };
         if self.places[field].is_some() {
-            let expected = format!("one {extension:?} in a sample");
-            return Err(file.input.corrupt(
-                member.header,
-                format!("tar member {:?}", name()),
-                expected,
-                "another one",
+            return Err(file.input.unsupported(
+                format!("a tar file with two members of the field {extension:?} in a sample"),
+                format!("member {:?} at offset {} is the second one", name(), member.header),
+                "write one member per extension and base name",
             ));
         }
         self.places[field] = Some(Entry::Plain { class: 0, start: member.start, length: member.length });

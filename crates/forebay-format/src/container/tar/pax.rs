@@ -51,7 +51,13 @@ impl Extended {
                 return Err(error("a key, '=', a value and a line feed", rest));
             };
             match key {
-                b"path" => extended.path = Some(without_slashes(text(value)).to_vec()),
+                b"path" => {
+                    let name = without_slashes(value);
+                    if name.is_empty() || name.contains(&0) {
+                        return Err(error("a path without NUL", rest));
+                    }
+                    extended.path = Some(name.to_vec());
+                }
                 b"size" => {
                     let size = digits_only(value).ok_or_else(|| error("a size in decimal digits", rest))?;
                     extended.size = Some(size);
@@ -121,6 +127,10 @@ mod tests {
             b"10 path=ab",
             b"path=a\n",
             b"8 patha\n",
+            b"8 path=\n",
+            b"9 path=/\n",
+            b"15 path=\0a.jpg\n",
+            b"15 path=a\0.jpg\n",
             b"11 size=-1\n",
         ] {
             assert!(Extended::parse(wrong).is_err(), "{}", wrong.escape_ascii());
