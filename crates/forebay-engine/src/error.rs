@@ -261,8 +261,8 @@ impl Error {
                 Some(hint.as_str()).filter(|hint| !hint.is_empty())
             }
             Self::BadSample { .. } => Some(
-                "bad_samples=\"skip\" lets a good one stand in; where a schema decodes records, schema=\"raw\" delivers \
-                 them as they are",
+                "bad_samples=\"skip\" lets a good one stand in; fields= leaves a field out; where a schema decodes records, \
+                 schema=\"raw\" delivers them as they are",
             ),
             Self::PeerLost { .. } | Self::RemoteLost { .. } => Some(RESTART),
             Self::Timeout { .. } | Self::Stalled { .. } => {
