@@ -10,19 +10,11 @@ use std::ops::Range;
 
 use forebay_types::Extent;
 
-/// From this length on a value goes straight to its place \[bytes\]: a copy costs less than a
-/// request below.
-const STRAIGHT_BYTES: u64 = 64 << 10;
-
 /// Memory for the small extents of a group \[bytes\]; the first sample of a group may exceed it.
 const GROUP_BYTES: u64 = 4 << 20;
 
 /// How much the kernel is asked for ahead of the request that is waited for \[bytes\].
 const AHEAD_BYTES: u64 = 16 << 20;
-
-/// Gap that is read through between small extents \[bytes\]: the page cache fetches the page
-/// anyway.
-const GAP_BYTES: u64 = 4 << 10;
 
 /// Largest request for small extents \[bytes\].
 const REQUEST_BYTES: u64 = 1 << 20;
@@ -33,11 +25,21 @@ pub fn group_takes_more(small_bytes: u64) -> bool {
     small_bytes <= GROUP_BYTES
 }
 
-/// Whether a raw value of `length` bytes goes straight to its place. From a store, small ones cost
-/// no request of their own.
-#[must_use]
-pub fn goes_straight(length: u64, is_in_store: impl FnOnce() -> bool) -> bool {
-    length >= STRAIGHT_BYTES || is_in_store()
+/// How requests suit a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTraits {
+    /// From this length on a raw value goes straight to its place \[bytes\].
+    pub straight_bytes: u64,
+    /// Gap that is read through between small extents \[bytes\]; `None`: each is a request.
+    pub gap_bytes: Option<u64>,
+}
+
+impl RequestTraits {
+    /// The files: below 64 KiB a copy costs less than a request, and the page cache fetches the
+    /// page anyway.
+    pub const FILES: Self = Self { straight_bytes: 64 << 10, gap_bytes: Some(4 << 10) };
+    /// Shares of other nodes: small values cost no request of their own.
+    pub const PEERS: Self = Self { straight_bytes: 0, gap_bytes: None };
 }
 
 /// Which requests the kernel is asked for, ahead of the one that is made.
@@ -72,15 +74,15 @@ pub struct InPlaceRun {
     pub members: Range<usize>,
 }
 
-/// Joins sorted extents to requests.
+/// Joins sorted extents to requests, over gaps of up to `gap_bytes`; without, each is one.
 #[must_use]
-pub fn in_place_runs(small: &[Extent]) -> Vec<InPlaceRun> {
+pub fn in_place_runs(small: &[Extent], gap_bytes: Option<u64>) -> Vec<InPlaceRun> {
     let mut runs: Vec<InPlaceRun> = Vec::new();
     let mut memory = 0;
     for (number, extent) in small.iter().enumerate() {
-        if let Some(run) = runs.last_mut()
+        if let (Some(gap_bytes), Some(run)) = (gap_bytes, runs.last_mut())
             && run.extent.shard == extent.shard
-            && extent.offset <= run.extent.end() + GAP_BYTES
+            && extent.offset <= run.extent.end() + gap_bytes
             && extent.end() - run.extent.offset <= REQUEST_BYTES
         {
             let grown = extent.end().max(run.extent.end()) - run.extent.offset;
@@ -104,15 +106,6 @@ mod tests {
 
     fn extent(shard: u32, offset: u64, length: u64) -> Extent {
         Extent { shard: ShardId(shard), offset, length }
-    }
-
-    #[test]
-    fn large_values_and_those_of_a_store_go_straight_to_their_places() {
-        for (length, is_in_store, expected) in
-            [(STRAIGHT_BYTES, false, true), (STRAIGHT_BYTES - 1, false, false), (1, true, true)]
-        {
-            assert_eq!(goes_straight(length, || is_in_store), expected, "{length}, {is_in_store}");
-        }
     }
 
     #[test]
@@ -140,8 +133,10 @@ mod tests {
     #[test]
     fn close_extents_of_one_file_are_one_request() {
         let small = [extent(0, 0, 10), extent(0, 4_000, 10), extent(0, 9_000, 10), extent(1, 9_010, 10)];
-        let found: Vec<_> =
-            in_place_runs(&small).iter().map(|run| (run.extent, run.start, run.members.clone())).collect();
+        let found: Vec<_> = in_place_runs(&small, Some(4_000))
+            .iter()
+            .map(|run| (run.extent, run.start, run.members.clone()))
+            .collect();
         assert_eq!(
             found,
             [
@@ -150,6 +145,9 @@ mod tests {
                 (extent(1, 9_010, 10), 4_020, 3..4)
             ]
         );
+        let alone = in_place_runs(&small, None);
+        assert!(alone.iter().zip(&small).all(|(run, extent)| run.extent == *extent));
+        assert_eq!(alone.iter().map(|run| run.start).collect::<Vec<_>>(), [0, 10, 20, 30]);
     }
 
     proptest! {
@@ -162,7 +160,7 @@ mod tests {
         ) {
             small.sort_unstable();
             small.dedup();
-            let runs = in_place_runs(&small);
+            let runs = in_place_runs(&small, Some(4 << 10));
             let members: Vec<usize> = runs.iter().flat_map(|run| run.members.clone()).collect();
             prop_assert_eq!(members, (0..small.len()).collect::<Vec<_>>());
             let mut memory = 0;

@@ -95,7 +95,7 @@ pub use chunk_set::ChunkSet;
 pub use convergence::Convergence;
 pub use copies::{Copies, NoCopies};
 pub use draw_entropy::DrawEntropy;
-pub use in_place_reads::{AskedAhead, InPlaceRun, goes_straight, group_takes_more, in_place_runs};
+pub use in_place_reads::{AskedAhead, InPlaceRun, RequestTraits, group_takes_more, in_place_runs};
 pub use kept_units::{UnitFacts, kept_by_id_bytes, warns_of_amplification};
 pub use mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use node_reads::NodeReads;

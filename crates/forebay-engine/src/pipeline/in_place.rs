@@ -1,4 +1,4 @@
-//! Bytes of a group of samples that were read in place.
+//! Bytes of a group of samples that are staged in no block.
 //!
 //! `fetch.rs` fills it, `sample.rs` takes bytes from it.
 
@@ -9,82 +9,94 @@ use std::ops::Range;
 use forebay_plan::InPlaceRun;
 use forebay_types::Extent;
 
-/// What was read for a group of samples.
+/// Where the bytes of an extent are.
+enum Place<'a> {
+    /// In memory of a level.
+    Level(&'a [u8]),
+    /// In `memory`.
+    Fetched(Range<usize>),
+}
+
+/// What was found in memory or fetched for a group of samples.
 #[derive(Default)]
-pub(crate) struct InPlace {
+pub(crate) struct InPlace<'a> {
     memory: Vec<u8>,
-    /// Where an extent is in `memory`.
-    extents: HashMap<Extent, Range<usize>>,
-    /// Memory of extents that came from a store, and where they are in it.
-    fetched: Vec<u8>,
-    fetched_extents: HashMap<Extent, Range<usize>>,
+    /// Bytes of `memory` that are in use.
+    used: usize,
+    extents: HashMap<Extent, Place<'a>>,
     /// Columns that are in the batch: slot times columns plus column.
-    placed: Vec<usize>,
+    placed: Vec<bool>,
     /// Whether the samples at hand were looked through for what is missing.
     asked: bool,
-    /// Whether a sample found bytes that are neither mapped nor here.
+    /// Whether a sample found bytes that are neither in memory nor here.
     missed: Cell<bool>,
 }
 
-impl InPlace {
-    /// The bytes of a small extent.
+impl<'a> InPlace<'a> {
+    /// Uses the memory of an earlier one.
+    pub(crate) fn with_memory(memory: Vec<u8>) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
+    /// Its memory, for a later one.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.memory
+    }
+
+    /// The bytes of an extent.
     pub(crate) fn get(&self, extent: Extent) -> Option<&[u8]> {
-        let read = || self.extents.get(&extent).map(|range| &self.memory[range.clone()]);
-        let fetched = || self.fetched_extents.get(&extent).map(|range| &self.fetched[range.clone()]);
-        if self.extents.is_empty() && self.fetched_extents.is_empty() {
+        if self.extents.is_empty() {
             return None;
         }
-        read().or_else(fetched)
+        Some(match self.extents.get(&extent)? {
+            Place::Level(bytes) => bytes,
+            Place::Fetched(range) => &self.memory[range.clone()],
+        })
     }
 
     /// Whether a column is in the batch: slot times columns plus column.
     pub(crate) fn is_placed(&self, cell: usize) -> bool {
-        self.placed.contains(&cell)
+        self.placed.get(cell).is_some_and(|is_placed| *is_placed)
     }
 
-    /// Takes the memory of a run, to be filled.
-    pub(crate) fn memory_of(&mut self, run: &InPlaceRun) -> &mut [u8] {
-        let end = run.start + run.extent.length as usize;
+    /// Takes over an extent that is in memory of a level.
+    pub(crate) fn found(&mut self, extent: Extent, bytes: &'a [u8]) {
+        self.extents.insert(extent, Place::Level(bytes));
+    }
+
+    /// More memory, to be filled, and where it begins.
+    pub(crate) fn more_memory(&mut self, bytes: usize) -> (usize, &mut [u8]) {
+        let (start, end) = (self.used, self.used + bytes);
         self.memory.resize(self.memory.len().max(end), 0);
-        &mut self.memory[run.start..end]
+        self.used = end;
+        (start, &mut self.memory[start..end])
     }
 
-    /// Takes over the extents of a run whose memory is filled; `small` are those of all runs.
-    pub(crate) fn has(&mut self, run: &InPlaceRun, small: &[Extent]) {
+    /// Takes over the extents of a run whose memory is filled: of runs whose memory begins at
+    /// `start`, and of `small` extents.
+    pub(crate) fn has(&mut self, start: usize, run: &InPlaceRun, small: &[Extent]) {
         for member in &small[run.members.clone()] {
-            let start = run.start + (member.offset - run.extent.offset) as usize;
-            self.extents.insert(*member, start..start + member.length as usize);
-        }
-    }
-
-    /// Memory for extents that come from a store, one after the other.
-    pub(crate) fn fetched_memory(&mut self, bytes: usize) -> &mut [u8] {
-        self.fetched.resize(self.fetched.len().max(bytes), 0);
-        &mut self.fetched[..bytes]
-    }
-
-    /// Takes over these extents, whose memory is filled.
-    pub(crate) fn has_fetched(&mut self, extents: impl Iterator<Item = Extent>) {
-        let mut start = 0;
-        for extent in extents {
-            let end = start + extent.length as usize;
-            self.fetched_extents.insert(extent, start..end);
-            start = end;
+            let start = start + run.start + (member.offset - run.extent.offset) as usize;
+            self.extents.insert(*member, Place::Fetched(start..start + member.length as usize));
         }
     }
 
     /// Notes that a column is in the batch.
     pub(crate) fn place(&mut self, cell: usize) {
-        self.placed.push(cell);
+        self.placed.resize(self.placed.len().max(cell + 1), false);
+        self.placed[cell] = true;
     }
 
     /// Begins with another group of samples, which are looked through for what is missing.
     pub(crate) fn begin(&mut self) {
-        self.clear();
+        self.used = 0;
+        self.extents.clear();
+        self.placed.clear();
         self.asked = true;
+        self.missed.set(false);
     }
 
-    /// Notes that bytes are neither mapped nor here.
+    /// Notes that bytes are neither in memory nor here.
     pub(crate) fn miss(&self) {
         self.missed.set(true);
     }
@@ -93,13 +105,52 @@ impl InPlace {
     pub(crate) fn wants_more(&self) -> bool {
         self.missed.get() && !self.asked
     }
+}
 
-    /// Forgets what was read for other samples.
-    pub(crate) fn clear(&mut self) {
-        self.extents.clear();
-        self.fetched_extents.clear();
-        self.placed.clear();
-        self.asked = false;
-        self.missed.set(false);
+#[cfg(test)]
+mod tests {
+    use forebay_plan::in_place_runs;
+    use forebay_types::ShardId;
+
+    use super::*;
+
+    fn extent(shard: u32, offset: u64, length: u64) -> Extent {
+        Extent { shard: ShardId(shard), offset, length }
+    }
+
+    #[test]
+    fn bytes_come_from_a_level_or_from_memory_until_the_next_group() {
+        let level = vec![1; 10];
+        let mut in_place = InPlace::with_memory(vec![9; 3]);
+        in_place.begin();
+        in_place.found(extent(0, 5, 10), &level);
+        for (fill, small) in
+            [(2, [extent(0, 100, 4), extent(0, 110, 2)]), (3, [extent(1, 0, 1), extent(1, 1, 6)])]
+        {
+            let runs = in_place_runs(&small, Some(10));
+            let (start, memory) = in_place.more_memory(runs[0].extent.length as usize);
+            memory.fill(fill);
+            in_place.has(start, &runs[0], &small);
+        }
+        assert_eq!(in_place.get(extent(0, 5, 10)), Some(&[1; 10][..]));
+        assert_eq!(in_place.get(extent(0, 110, 2)), Some(&[2; 2][..]));
+        assert_eq!(in_place.get(extent(1, 1, 6)), Some(&[3; 6][..]));
+        assert_eq!(in_place.get(extent(0, 104, 6)), None);
+        in_place.place(4);
+        assert_eq!([3, 4, 5].map(|cell| in_place.is_placed(cell)), [false, true, false]);
+        in_place.begin();
+        assert!(in_place.get(extent(0, 5, 10)).is_none() && !in_place.is_placed(4));
+        assert_eq!(in_place.into_memory().len(), 19);
+    }
+
+    #[test]
+    fn a_miss_wants_more_until_samples_are_looked_through() {
+        let mut in_place = InPlace::default();
+        assert!(!in_place.wants_more());
+        in_place.miss();
+        assert!(in_place.wants_more());
+        in_place.begin();
+        in_place.miss();
+        assert!(!in_place.wants_more());
     }
 }

@@ -9,14 +9,15 @@
 //!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
 //!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers: `near` finds bytes in memory; `fetch` reads what no reader
-//!   staged and no level has (`missing`) into `in_place`, `store_fetch` gets it from an in-memory
-//!   store; `sample` and `sample_parts` deliver one sample; `replacement` finds the sample that
-//!   replaces a bad one, and `bad_samples` lists the bad ones. `own_fill` gathers in the thread of
-//!   the script.
+//! - `gather` fills batch buffers: `near` finds bytes in memory; what no reader staged and no level
+//!   has in memory (`missing`), `fetch` gets from the levels of `far` into `in_place`: from other
+//!   nodes (`store_fetch`), then from the files; `sample` and `sample_parts` deliver one sample;
+//!   `replacement` finds the sample that replaces a bad one, and `bad_samples` lists the bad ones.
+//!   `own_fill` gathers in the thread of the script.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;
+mod far;
 pub(crate) mod fetch;
 pub(crate) mod gather;
 pub(crate) mod in_place;

@@ -71,8 +71,8 @@ pub(crate) struct Scratch {
     images: ImageDecoder,
     /// What the batches of the order share.
     pub(crate) kept: KeptPermutations,
-    /// What was read in place for the samples at hand.
-    in_place: InPlace,
+    /// Memory for what is fetched of the samples at hand.
+    fetched: Vec<u8>,
     /// Where the values of raw fields go in the batch: slot times columns plus column.
     places: Vec<Range<usize>>,
     /// Where the values of ragged fields end so far, in the batch buffer.
@@ -240,8 +240,7 @@ impl<'a> Step<'a> {
         if is_raw {
             self.lay_out(batch, picks, scratch)?;
         }
-        let mut in_place = std::mem::take(&mut scratch.in_place);
-        in_place.clear();
+        let mut in_place = InPlace::with_memory(std::mem::take(&mut scratch.fetched));
         let mut group = 0..picks.len();
         // Mapped files are resident as a rule: they are looked through after the first miss.
         let mut must_ask = !self.touches_pages();
@@ -262,7 +261,7 @@ impl<'a> Step<'a> {
             group = end..picks.len();
             must_ask = true;
         }
-        scratch.in_place = in_place;
+        scratch.fetched = in_place.into_memory();
         Ok(true)
     }
 
@@ -308,7 +307,7 @@ impl<'a> Step<'a> {
         picks: &[(u32, Pick<'a>)],
         group: Range<usize>,
         scratch: &mut Scratch,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
     ) -> Result<Option<usize>, (usize, Error)> {
         let columns = scratch.units.len();
         // Finding several samples before the first is looked at lets their first cache misses
@@ -316,9 +315,12 @@ impl<'a> Step<'a> {
         let mut found: Vec<Option<Column<'_>>> = Vec::with_capacity(LOOK_AHEAD * columns);
         for first in group.clone().step_by(LOOK_AHEAD) {
             found.clear();
-            let counted = *self.found.borrow();
-            let cells = first * columns..(first + LOOK_AHEAD).min(group.end) * columns;
-            for cell in cells.clone() {
+            let mut end = (first + LOOK_AHEAD).min(group.end);
+            let mut counted = *self.found.borrow();
+            for cell in first * columns..end * columns {
+                if cell % columns == 0 {
+                    counted = *self.found.borrow();
+                }
                 if in_place.is_placed(cell) {
                     found.push(None);
                     continue;
@@ -327,18 +329,22 @@ impl<'a> Step<'a> {
                     Some(column) => found.push(Some(column)),
                     None => return Ok(None),
                 }
+                if in_place.wants_more() {
+                    end = cell / columns;
+                    self.found.replace(counted); // this sample is looked for again
+                    break;
+                }
             }
-            if in_place.wants_more() {
-                self.found.replace(counted); // they are found again
-                return Ok(Some(first));
-            }
-            for (cell, column) in cells.zip(&found) {
+            for (cell, column) in (first * columns..end * columns).zip(&found) {
                 let Some(column) = column else { continue };
                 let (slot, pick) = (cell / columns, picks[cell / columns].1);
                 let copied = self.copy(batch, pick, cell, columns, column, scratch, in_place);
                 if !copied.map_err(|error| (slot, error))? {
                     return Ok(None);
                 }
+            }
+            if in_place.wants_more() {
+                return Ok(Some(end));
             }
         }
         Ok(Some(group.end))
@@ -351,7 +357,7 @@ impl<'a> Step<'a> {
         picks: &[(u32, Pick<'a>)],
         group: Range<usize>,
         scratch: &mut Scratch,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
     ) -> Result<Option<usize>, (usize, Error)> {
         for slot in group.clone() {
             let decoded = self.decode(batch, slot, picks[slot].1, scratch, in_place);
@@ -372,7 +378,7 @@ impl<'a> Step<'a> {
         slot: usize,
         pick: Pick<'a>,
         scratch: &mut Scratch,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
     ) -> Result<bool, Error> {
         let context = self.shared();
         let schema = context.index.schema();
@@ -455,7 +461,7 @@ impl<'a> Step<'a> {
         columns: usize,
         found: &Column<'_>,
         scratch: &mut Scratch,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
     ) -> Result<bool, Error> {
         let column = cell % columns;
         let into = &mut batch.bytes_mut()[scratch.places[cell].clone()];
@@ -479,7 +485,7 @@ impl<'a> Step<'a> {
 
     /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim
     /// became void while waiting for them.
-    fn column<'b>(&self, pick: Pick<'a>, column: usize, in_place: &'b InPlace) -> Option<Column<'b>>
+    fn column<'b>(&self, pick: Pick<'a>, column: usize, in_place: &'b InPlace<'a>) -> Option<Column<'b>>
     where
         'a: 'b,
     {
@@ -517,7 +523,7 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         unit: u32,
         extent: Extent,
-        in_place: &'b InPlace,
+        in_place: &'b InPlace<'a>,
     ) -> Option<Bytes<'b>>
     where
         'a: 'b,
@@ -535,7 +541,7 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         part: Part,
         extent: Extent,
-        in_place: &'b InPlace,
+        in_place: &'b InPlace<'a>,
     ) -> Option<Bytes<'b>>
     where
         'a: 'b,
@@ -572,7 +578,7 @@ impl<'a> Step<'a> {
     }
 
     /// Finds an extent in memory, and counts the answer.
-    fn find(&self, extent: Extent) -> Option<&'a [u8]> {
+    pub(crate) fn find(&self, extent: Extent) -> Option<&'a [u8]> {
         let found = self.shared().near.find(extent);
         let mut counts = self.found.borrow_mut();
         match found {
@@ -595,27 +601,42 @@ impl<'a> Step<'a> {
         into: &mut [u8],
     ) -> Result<bool, Error> {
         let context = self.shared();
-        let mut header = [0_u8; MAX_HEAD];
+        let (mut header, mut tail) = ([0_u8; MAX_HEAD], [0_u8; MAX_HEAD]);
         let header = &mut header[..head];
-        let step = self.claim.step;
-        let read = || context.read_in_place(step, extent, 0, failed, header, into);
-        if self.ask_storage(extent, read)?.is_none() {
+        let tail_bytes =
+            if context.settings.checksums { extent.length as usize - head - into.len() } else { 0 };
+        let tail = &mut tail[..tail_bytes];
+        if !self.read_parts(extent, failed, || (), [header, into, tail])? {
             return Ok(false);
         }
         count(context.slot(), Counter::UnstagedBytes, into.len() as u64);
-        self.check_head(located, unit, extent, header)?;
-        if !context.settings.checksums {
-            return Ok(true);
-        }
-        let mut tail = [0_u8; MAX_HEAD];
-        let behind = (head + into.len()) as u64;
-        let tail = &mut tail[..(extent.length - behind) as usize];
-        let read = || context.read_in_place(step, extent, behind, failed, &mut [], tail);
+        self.check_parts(located, unit, extent, header, into, tail)?;
+        Ok(true)
+    }
+
+    /// Reads the first bytes of an extent from the file: header and value in one request, then what
+    /// stands behind it, unless that is empty; false when the claim became void.
+    pub(crate) fn read_parts(
+        &self,
+        extent: Extent,
+        failed: bool,
+        announce: impl FnOnce(),
+        [head, value, tail]: [&mut [u8]; 3],
+    ) -> Result<bool, Error> {
+        let (context, step) = (self.shared(), self.claim.step);
+        let behind = (head.len() + value.len()) as u64;
+        let read = || {
+            announce();
+            context.read_in_place(step, extent, 0, failed, head, value)
+        };
         if self.ask_storage(extent, read)?.is_none() {
             return Ok(false);
         }
-        context.index.check_data(extent, header, into, tail)?;
-        Ok(true)
+        if tail.is_empty() {
+            return Ok(true);
+        }
+        let read = || context.read_in_place(step, extent, behind, failed, &mut [], tail);
+        Ok(self.ask_storage(extent, read)?.is_some())
     }
 
     /// Checks a unit by what the format keeps around the value: always what tells that it is the

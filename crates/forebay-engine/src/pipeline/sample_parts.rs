@@ -24,7 +24,7 @@ impl<'a> Step<'a> {
         pick: Pick<'a>,
         column: usize,
         scratch: &mut Scratch,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
     ) -> Result<bool, Error> {
         let located = &pick.planned.located;
         let Scratch { columns, units, encoded, .. } = scratch;
@@ -87,7 +87,7 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         unit: u32,
         failed: bool,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
         let located = &planned.located;
@@ -134,7 +134,7 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         piece: u32,
         extent: Extent,
-        in_place: &InPlace,
+        in_place: &InPlace<'a>,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
         let mut offset = extent.offset;
