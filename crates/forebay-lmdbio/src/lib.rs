@@ -7,7 +7,6 @@
 //!   node to node.
 //! - LMM-DIO: with [`CursorScan`] one process makes an index by such a walk when the loader is
 //!   made.
-//! - Staggering: with [`TokenClient`] only nodes that hold a token read.
 //!
 //! Nothing here starts a thread, maps a file or opens a connection: the host traits do that. Only
 //! LMDB files are walked.
@@ -18,10 +17,7 @@ mod handoff;
 mod handoff_walk;
 mod page_guess;
 mod scan;
-mod token_client;
-mod token_server;
 
 pub use cursor_walk::CursorWalks;
 pub use handoff_walk::HandoffWalks;
 pub use scan::CursorScan;
-pub use token_client::TokenClient;

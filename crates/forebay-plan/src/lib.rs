@@ -38,8 +38,9 @@
 //! - `tier_forecast`: how many bytes each epoch will read from the source and from each level
 //!   ([`TierForecast`]).
 //! - `run_policy`: what the daemon of `forebay run` copies ([`Fetch`]).
+//! - `stagger`: which nodes may read at a time ([`TokenClient`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
-//!   ([`SampleLocator`], [`ReadArbiter`], [`IndexScanner`]).
+//!   ([`SampleLocator`], [`IndexScanner`]).
 //!
 //! Every process of a node calls these functions with the same arguments and gets the same answers;
 //! that is what replaces a work queue between processes.
@@ -78,6 +79,7 @@ mod schedule;
 mod segment;
 mod share_units;
 mod shuffle_quality;
+mod stagger;
 mod staging;
 mod state;
 mod store_layout;
@@ -117,12 +119,13 @@ pub use share_units::{
     Progress, chunk_owners, chunks_of_share, data_set_key, share_unit_bytes, share_units, stream_unit_bytes,
 };
 pub use shuffle_quality::Quality;
+pub use stagger::{TokenClient, TokenHost};
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
 pub use store_layout::{NO_OWNER, StoreLayout};
 pub use strategy::{
-    ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
-    MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
+    BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask, MappedShards,
+    SampleLocator, ScanHost, SendError,
 };
 pub use stream_choice::{DEFAULT_ENTROPY, NoWindow, WindowFacts, WindowWish, stream_node_memory};
 pub use stream_memory::{NodeMemory, StreamMemory, UnitBytes};

@@ -1,8 +1,6 @@
 //! Seams for strategies that are plugged into a loader.
 //!
 //! - A [`SampleLocator`] finds where samples lie, in place of the index.
-//! - A [`ReadArbiter`] decides, with those of the other nodes, when the readers of its node may
-//!   read.
 //! - An [`IndexScanner`] makes the index that the loader uses, in place of the kept or built one.
 //!
 //! The caller of the engine passes them in. The engine owns threads, shared memory and connections,
@@ -131,60 +129,6 @@ pub trait LocatorHost: MappedShards {
     /// # Errors
     /// [`SendError::Closed`].
     fn receive(&self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, SendError>;
-}
-
-/// Decides when the readers of its node may read: they wait until it opens the gate of the node.
-/// There is one per node, in the process that is linked to the other nodes.
-///
-/// Two threads call it: one that receives messages, and one that waits for changes of the gate.
-pub trait ReadArbiter: Send + Sync {
-    /// Takes a message from the arbiter of another node.
-    fn receive(&self, from: usize, message: &[u8], host: &dyn ArbiterHost);
-
-    /// Checks for nodes that are gone; called while no message arrives.
-    fn check_nodes(&self, host: &dyn ArbiterHost);
-
-    /// Whether there is something for [`attend`](ReadArbiter::attend) to do.
-    fn has_work(&self, host: &dyn ArbiterHost) -> bool;
-
-    /// Acts upon the state of the gate.
-    fn attend(&self, host: &dyn ArbiterHost);
-}
-
-/// Callbacks of an arbiter to the process that runs it: the gate of the node, and messages.
-pub trait ArbiterHost {
-    /// Whether a reader of the node wants to read.
-    fn is_asked(&self) -> bool;
-
-    /// Whether the gate is closed and no reader is inside.
-    fn is_left(&self) -> bool;
-
-    /// Opens the gate; the nodes are in `groups` groups now.
-    fn open(&self, groups: u64);
-
-    /// Lets readers read at any time, from now on.
-    fn free(&self);
-
-    /// Wakes the thread that waits for changes of the gate.
-    fn wake(&self);
-
-    /// Bytes that were read inside the gate since the last call.
-    fn take_read_bytes(&self) -> u64;
-
-    /// Whether a rank of the node has set the number of groups.
-    fn is_regrouped(&self) -> bool;
-
-    /// The number of groups that a rank has set; 0: to be measured.
-    fn take_groups(&self) -> Option<u64>;
-
-    /// Sends a message to the arbiter of another node; false where that cannot be.
-    fn send(&self, node: usize, message: Vec<u8>) -> bool;
-
-    /// Whether a node has closed the loader.
-    fn is_gone(&self, node: usize) -> bool;
-
-    /// The time of the monotonic clock \[ns\].
-    fn now_ns(&self) -> u64;
 }
 
 /// Makes the index of a data set in a way of its own, when the loader is made: once in a job whose

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_engine::{Delivery, IndexedDataset, Locate, Options, Strategies};
-use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks, TokenClient};
+use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks};
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
@@ -34,9 +34,6 @@ fn strategies(source: &IndexedDataset, options: &Options) -> Strategies {
         Locate::Handoff => strategies.locators = Some(Arc::new(HandoffWalks::new(dataset()))),
         Locate::Scan => strategies.scanner = Some(Arc::new(CursorScan::new(dataset()))),
         Locate::Index | Locate::Provenance => {}
-    }
-    if let (Some(groups), Some(links)) = (options.strategy.stagger_groups(), &options.links) {
-        strategies.arbiter = Some(Arc::new(TokenClient::new(links.own_node, links.nodes.0.len(), groups)));
     }
     strategies
 }

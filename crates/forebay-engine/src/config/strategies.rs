@@ -1,10 +1,9 @@
-//! Strategies that the caller of the engine plugs in. A loader without any uses the index, and its
-//! readers read at any time.
+//! Strategies that the caller of the engine plugs in. A loader without any uses the index.
 
 use std::sync::Arc;
 
 use forebay_format::{Error as FormatError, Index};
-use forebay_plan::{BoxedLocator, IndexScanner, LocatorFactory, ReadArbiter};
+use forebay_plan::{BoxedLocator, IndexScanner, LocatorFactory};
 
 use crate::config::options::{Locate, Options};
 use crate::error::Error;
@@ -19,8 +18,6 @@ pub struct Strategies {
     pub locators: Option<Arc<dyn LocatorFactory<Index = Index, Error = FormatError>>>,
     /// Builds the index.
     pub scanner: Option<Arc<dyn IndexScanner<Error = FormatError>>>,
-    /// Decides when the readers of the node may read; on the leader of a linked node.
-    pub arbiter: Option<Arc<dyn ReadArbiter>>,
 }
 
 impl Strategies {
@@ -29,11 +26,6 @@ impl Strategies {
         for (is_present, is_wanted, what) in [
             (self.locators.is_some(), options.strategy.locate.walks(), "locator of samples"),
             (self.scanner.is_some(), options.strategy.locate == Locate::Scan, "scanner"),
-            (
-                self.arbiter.is_some(),
-                options.strategy.stagger.is_some() && options.links.is_some(),
-                "arbiter",
-            ),
         ] {
             if is_present != is_wanted {
                 return Err(Error::Options {

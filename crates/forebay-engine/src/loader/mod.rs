@@ -13,7 +13,6 @@
 //! session, which all remaining ranks of the node must request alike.
 
 mod agreed;
-mod arbiter_threads;
 pub(crate) mod creation;
 mod decided;
 mod elsewhere;
@@ -28,6 +27,7 @@ mod opened;
 mod report;
 mod scanned_index;
 mod start;
+mod token_threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ use std::time::Instant;
 
 use forebay_format::DecodedUnits;
 use forebay_host::fork;
-use forebay_plan::OrderState;
+use forebay_plan::{OrderState, TokenClient};
 use forebay_types::{Field, Rank};
 
 use crate::batch::layout::{BatchLayout, Buffers};
@@ -48,12 +48,12 @@ use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::Error;
 use crate::host::Host;
 use crate::loader::agreed::{Agreed, Making};
-use crate::loader::arbiter_threads::ArbiterThreads;
 use crate::loader::creation::Creation;
 use crate::loader::decided::Decided;
 use crate::loader::leader_setup::LeaderOwn;
 use crate::loader::liveness::FailureDetector;
 use crate::loader::opened::Opened;
+use crate::loader::token_threads::TokenThreads;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
@@ -70,7 +70,7 @@ pub struct Engine {
     pub(crate) context: Arc<Context>,
     pub(crate) failure_detector: Arc<FailureDetector>,
     /// Of a leader, for staggered reads.
-    arbiter: Option<ArbiterThreads>,
+    token_threads: Option<TokenThreads>,
     /// Of a leader with an in-memory store: serves the share of its node.
     server: Option<Server>,
     pub(crate) consumer: Arc<Mutex<Consumer>>,
@@ -183,12 +183,15 @@ impl Engine {
         if let Some(links) = &links {
             links.attach(&(Arc::clone(&failure_detector) as Arc<dyn FailureSink>));
         }
-        let arbiter = strategies.arbiter.as_ref().zip(links.as_ref());
-        if arbiter.is_none() && options.local_rank == 0 {
+        let token_threads = options.strategy.stagger_groups().zip(options.links.as_ref()).zip(links.as_ref());
+        if token_threads.is_none() && options.local_rank == 0 {
             region.gate().set_free();
         }
-        let arbiter = arbiter.map(|(arbiter, links)| ArbiterThreads::start(arbiter, &region, links));
-        let arbiter = arbiter.transpose().map_err(Error::threads("a thread for read tokens"))?;
+        let token_threads = token_threads.map(|((groups, nodes), links)| {
+            let client = TokenClient::new(nodes.own_node, nodes.nodes.0.len(), groups);
+            TokenThreads::start(client, &region, links)
+        });
+        let token_threads = token_threads.transpose().map_err(Error::threads("a thread for read tokens"))?;
         let epochs = options.epochs.unwrap_or(0);
         let decoded = DecodedUnits::new(settings.kept_unit_bytes);
         let context = Arc::new(Context {
@@ -230,7 +233,7 @@ impl Engine {
         let engine = Self {
             context,
             failure_detector,
-            arbiter,
+            token_threads,
             server,
             consumer: Arc::new(Mutex::new(Consumer {
                 session: None,
@@ -390,8 +393,8 @@ impl Engine {
             }
             None => gone(),
         }
-        if let Some(arbiter) = &self.arbiter {
-            arbiter.end();
+        if let Some(threads) = &self.token_threads {
+            threads.end();
         }
         if let Some(tiers) = &self.context.tiers {
             tiers::close(tiers);

@@ -11,8 +11,8 @@
 //!
 //! Readers increment before they check, and the other side closes before it checks the count, with
 //! a full fence between: so no reader reads without the token. `tests/loom_gate.rs` checks this. A
-//! *free* gate admits all readers: where no arbiter decides for the node, or after the process of
-//! the arbiter has left.
+//! *free* gate admits all readers: where nodes take no turns, or after the process of the token
+//! client has left.
 
 use std::time::Duration;
 

@@ -1,16 +1,17 @@
-//! The threads of a leader that run a plugged-in arbiter: one receives messages, the other serves
-//! the gate of the node.
+//! The threads of a leader that run the client for read tokens: one receives messages, the other
+//! serves the gate of the node.
 //!
 //! There are two, because one thread cannot wait for an event count in shared memory and for a
 //! message at once. They live as long as the loader: a node that does not iterate may still serve
-//! tokens to others. When the links end, or the arbiter gives up, the gate becomes free.
+//! tokens to others. When the links end, or the client gives up, the gate becomes free.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay_plan::{ArbiterHost, ReadArbiter};
+use forebay_host::failpoint;
+use forebay_plan::{TokenClient, TokenHost};
 
 use crate::mesh::{Channel, Links};
 use crate::shm::counters::monotonic_ns;
@@ -20,8 +21,8 @@ use crate::shm::region::Region;
 /// Longest sleep of the threads between two checks.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// See the module header; ended by [`ArbiterThreads::end`].
-pub(crate) struct ArbiterThreads {
+/// See the module header; ended by [`TokenThreads::end`].
+pub(crate) struct TokenThreads {
     node: Arc<Node>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -29,21 +30,21 @@ pub(crate) struct ArbiterThreads {
 struct Node {
     region: Arc<Region>,
     links: Arc<Links>,
-    arbiter: Arc<dyn ReadArbiter>,
+    client: TokenClient,
     ending: AtomicBool,
 }
 
-impl ArbiterThreads {
+impl TokenThreads {
     /// Starts both threads.
     pub(crate) fn start(
-        arbiter: &Arc<dyn ReadArbiter>,
+        client: TokenClient,
         region: &Arc<Region>,
         links: &Arc<Links>,
     ) -> std::io::Result<Self> {
         let node = Arc::new(Node {
             region: Arc::clone(region),
             links: Arc::clone(links),
-            arbiter: Arc::clone(arbiter),
+            client,
             ending: AtomicBool::new(false),
         });
         let started = Self { node, threads: Mutex::default() };
@@ -95,8 +96,8 @@ impl Node {
             let since = Instant::now();
             let stop = || since.elapsed() > WAKEUP_INTERVAL || self.is_ending();
             match self.links.receive(Channel::Token, None, &stop) {
-                Ok(Some((from, message))) => self.arbiter.receive(from, &message, self),
-                Ok(None) => self.arbiter.check_nodes(self),
+                Ok(Some((from, message))) => self.client.receive(from, &message, self),
+                Ok(None) => self.client.check_nodes(self),
                 // All others have left, or a loss ends the job.
                 Err(_) => return,
             }
@@ -106,14 +107,14 @@ impl Node {
     /// Serves the gate until the links end.
     fn serve_gate(&self) {
         while !self.is_ending() {
-            let has_work = || self.is_ending() || self.arbiter.has_work(self);
+            let has_work = || self.is_ending() || self.client.has_work(self);
             self.gate().changes.wait(has_work, WAKEUP_INTERVAL);
-            self.arbiter.attend(self);
+            self.client.attend(self);
         }
     }
 }
 
-impl ArbiterHost for Node {
+impl TokenHost for Node {
     fn is_asked(&self) -> bool {
         self.gate().is_asked()
     }
@@ -132,6 +133,7 @@ impl ArbiterHost for Node {
     }
 
     fn wake(&self) {
+        failpoint::at(failpoint::StopPoint::Token);
         self.gate().changes.notify();
     }
 

@@ -12,10 +12,8 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use forebay_host::failpoint;
-use forebay_plan::{ArbiterHost, ReadArbiter};
-
-use crate::token_server::TokenServer;
+use crate::stagger::TokenHost;
+use crate::stagger::server::TokenServer;
 
 /// The node whose leader runs the server.
 const SERVER: usize = 0;
@@ -47,7 +45,7 @@ impl TokenClient {
     }
 
     /// Applies an action to the server, then grants the free tokens.
-    fn serve(&self, host: &dyn ArbiterHost, act: impl FnOnce(&mut TokenServer)) {
+    fn serve(&self, host: &dyn TokenHost, act: impl FnOnce(&mut TokenServer)) {
         let Some(server) = &self.server else { return };
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut server);
@@ -67,26 +65,24 @@ impl TokenClient {
         }
     }
 
-    fn take_token(&self, groups: u64, host: &dyn ArbiterHost) {
+    fn take_token(&self, groups: u64, host: &dyn TokenHost) {
         // Open first: a token that is held while the gate is closed is returned.
         host.open(groups);
         self.token.store(HELD, Ordering::Release);
-        failpoint::at(failpoint::StopPoint::Token);
         host.wake();
     }
 
     /// Sends a message to the server, on this node or on another one.
-    fn to_server(&self, kind: u8, number: u64, host: &dyn ArbiterHost, act: impl FnOnce(&mut TokenServer)) {
+    fn to_server(&self, kind: u8, number: u64, host: &dyn TokenHost, act: impl FnOnce(&mut TokenServer)) {
         if self.server.is_some() {
             self.serve(host, act);
         } else if !host.send(SERVER, message(kind, number)) {
             host.free();
         }
     }
-}
 
-impl ReadArbiter for TokenClient {
-    fn receive(&self, from: usize, message: &[u8], host: &dyn ArbiterHost) {
+    /// Takes a message from another node.
+    pub fn receive(&self, from: usize, message: &[u8], host: &dyn TokenHost) {
         let Some((kind, number)) = message.split_first() else { return };
         let Ok(number) = number.try_into().map(u64::from_le_bytes) else { return };
         match *kind {
@@ -98,7 +94,8 @@ impl ReadArbiter for TokenClient {
         }
     }
 
-    fn check_nodes(&self, host: &dyn ArbiterHost) {
+    /// Checks for nodes that are gone; called while no message arrives.
+    pub fn check_nodes(&self, host: &dyn TokenHost) {
         if self.server.is_none() && host.is_gone(SERVER) {
             host.free();
         }
@@ -110,7 +107,8 @@ impl ReadArbiter for TokenClient {
         });
     }
 
-    fn has_work(&self, host: &dyn ArbiterHost) -> bool {
+    /// Whether there is something for [`attend`](Self::attend) to do.
+    pub fn has_work(&self, host: &dyn TokenHost) -> bool {
         host.is_regrouped()
             || match self.token.load(Ordering::Acquire) {
                 NONE => host.is_asked(),
@@ -119,7 +117,8 @@ impl ReadArbiter for TokenClient {
             }
     }
 
-    fn attend(&self, host: &dyn ArbiterHost) {
+    /// Acts upon the state of the gate.
+    pub fn attend(&self, host: &dyn TokenHost) {
         if let Some(groups) = host.take_groups() {
             self.to_server(SET, groups, host, |server| server.set(number_of_groups(groups)));
         }
@@ -172,7 +171,7 @@ mod tests {
         }
     }
 
-    impl ArbiterHost for Node {
+    impl TokenHost for Node {
         fn is_asked(&self) -> bool {
             self.asked.load(Ordering::Relaxed)
         }
