@@ -20,8 +20,8 @@ export PATH := $(abspath $(BIN)):$(PATH)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
-PYTHON_SOURCES := python tests scripts examples $(wildcard benches)
+RUST_SOURCES := $(shell find crates lab/crates run -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+PYTHON_SOURCES := python lab tests scripts examples
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format docs bench clean
@@ -29,7 +29,7 @@ PYTHON_SOURCES := python tests scripts examples $(wildcard benches)
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.tools: pyproject.toml
+$(VENV)/.tools: pyproject.toml lab/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'maturin>=1.10,<2'
 	$(BIN)/python scripts/requirements.py dev > $(VENV)/requirements.txt
@@ -37,10 +37,10 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) scripts/build_backend.py
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable . --editable ./lab
 	touch $@
 
-build: $(VENV)/.built  ## build the extension and the preload library (release), and install the package, editable, into .venv
+build: $(VENV)/.built  ## build forebay and forebay-lab (release), and install both, editable, into .venv
 
 demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes demo.html
 	$(BIN)/forebay demo
@@ -66,7 +66,7 @@ lint: build  ## rustfmt, clippy, ruff, mypy strict, stubtest
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/mypy
-	MYPYPATH=python $(BIN)/python -m mypy.stubtest forebay._native
+	MYPYPATH=python:lab/python $(BIN)/python -m mypy.stubtest forebay._native forebay_lab._native
 
 format:  ## rewrite the sources as lint wants them
 	cargo fmt --all
@@ -77,7 +77,7 @@ docs: build  ## write docs/api.md from the docstrings
 	$(BIN)/python scripts/api_reference.py
 
 bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
-	$(BIN)/python benches/core.py --save
+	$(BIN)/python lab/studies/core.py --save
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .venv-frameworks .venv-compared target dist

@@ -1,4 +1,4 @@
-"""Make the environment of benches/frameworks.py: that of the framework tests, and other loaders.
+"""Make the environment of lab/studies/frameworks.py: framework tests, and other loaders.
 
 In order:
 

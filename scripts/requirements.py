@@ -1,4 +1,6 @@
-"""Print the packages of an extra of pyproject.toml, with nested extras, one per line.
+"""Print the packages of an extra of forebay, with nested extras, one per line.
+
+Extras of forebay-lab are resolved too; the two distributions themselves are left out.
 
 The Makefile installs them before the extension is built, so that a change of Rust code does not ask
 pip about Python packages.
@@ -11,24 +13,22 @@ import sys
 import tomllib
 from pathlib import Path
 
-OWN_GROUP = re.compile(r"^forebay\[(\w+)\]$")
+ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = {"forebay": ROOT / "pyproject.toml", "forebay-lab": ROOT / "lab/pyproject.toml"}
+OWN = re.compile(r"^(forebay(?:-lab)?)(?:\[(\w+)\])?$")
 
 
-def requirements(project: dict[str, object], group: str) -> list[str]:
-    """Return the project's own dependencies and those of the group."""
-    groups = project["optional-dependencies"]
-    own = project["dependencies"]
-    assert isinstance(groups, dict)
-    assert isinstance(own, list)
-    found = list(own)
-    for requirement in groups[group]:
-        if match := OWN_GROUP.match(requirement):
-            found += requirements(project, match.group(1))
-        else:
-            found.append(requirement)
+def requirements(name: str, group: str | None) -> list[str]:
+    """Return what a distribution depends on, and what the group does."""
+    project = tomllib.loads(PROJECTS[name].read_text())["project"]
+    found: list[str] = []
+    for requirement in [
+        *project["dependencies"],
+        *(project["optional-dependencies"][group] if group else ()),
+    ]:
+        found += requirements(*match.groups()) if (match := OWN.match(requirement)) else [requirement]
     return list(dict.fromkeys(found))
 
 
 if __name__ == "__main__":
-    pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
-    print("\n".join(requirements(tomllib.loads(pyproject.read_text())["project"], sys.argv[1])))
+    print("\n".join(requirements("forebay", sys.argv[1])))

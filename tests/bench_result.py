@@ -6,7 +6,7 @@ import json
 import random
 import statistics
 
-from forebay.tools.report import data
+from forebay_lab.report import data
 
 # Name, seconds exposed per step, ways the requests look, order. The shapes are those of the
 # studies: skipping is slowest.

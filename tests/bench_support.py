@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay.tools.ranks import launch
+from forebay_lab.ranks import launch
 
 SAMPLES = 500
 PARTS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
@@ -21,8 +21,8 @@ PARTS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_se
 OWN_BASELINES = '''
 import os, sys, time
 from functools import partial
-from forebay.tools.bench.baselines import Baseline
-from forebay.tools.bench.baselines.pylmdb_skipping import open_skipping
+from forebay_lab.bench.baselines import Baseline
+from forebay_lab.bench.baselines.pylmdb_skipping import open_skipping
 
 
 class Changed:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emulator import remove_all
-from forebay.tools.demo import data
+from forebay_lab.demo import data
 
 SAMPLES = 2000
 

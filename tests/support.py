@@ -19,7 +19,7 @@ from typing import Any
 import lmdb
 
 from forebay import cli
-from forebay.tools.ranks import page_cache
+from forebay_lab.ranks import page_cache
 
 ROOT = Path(__file__).resolve().parent.parent
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import forebay
 import support
 from emulator import SPEC, needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 
 RECORD_BYTES = 1 << 20
 # More than two dozen blocks of the longest reads.

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from import_circles import Crate, Package
-from support import ROOT
+from support import ROOT, run_python
 
 
 def load(name):
@@ -45,30 +45,22 @@ def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
 def test_dependencies_between_crates_run_one_way():
     allowed = allowed_dependencies()
     order = [
-        "forebay-types",
-        "forebay-host",
-        "forebay-io",
-        "forebay-format",
-        "forebay-plan",
-        "forebay-lmdbio",
-        "forebay-recipe",
-        "forebay-engine",
-        "forebay-py",
+        ["forebay-types", "forebay-host", "forebay-image", "forebay-table"],
+        ["forebay-io", "forebay-plan", "forebay-transport", "forebay-preload"],
+        ["forebay-format", "forebay-tier"],
+        ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs"],
+        ["forebay-py"],
+        ["forebay-native", "forebay-lab-native"],
     ]
-    for place, crate in enumerate(order):
-        later = set(order[place:])
-        assert not allowed[crate] & later
-    # The emulator stands beside the path: it may use the plan one day, never the engine, and only
-    # the bindings use it.
-    assert not allowed["forebay-pfs"] & {"forebay-format", "forebay-engine", "forebay-py"}
-    assert [crate for crate in allowed if "forebay-pfs" in allowed[crate]] == ["forebay-py"]
-    # The engine gets what recipes compute through a trait; the bindings plug it in.
-    assert [crate for crate in allowed if "forebay-recipe" in allowed[crate]] == ["forebay-py"]
-    assert "forebay-format" not in allowed["forebay-plan"]
+    assert {crate for level in order for crate in level} == allowed.keys()
+    for number, level in enumerate(order):
+        above = {crate for later in order[number:] for crate in later}
+        for crate in level:
+            assert not allowed[crate] & above, crate
+    # The loader knows nothing of lab, and lab's crates are joined by its native module alone.
+    lab = {"forebay-lmdbio", "forebay-recipe", "forebay-pfs"}
+    assert {crate for crate in allowed if allowed[crate] & lab} == {"forebay-lab-native"}
     assert "forebay-plan" not in allowed["forebay-format"]
-    # The strategies of LMDBIO are plugged in from outside.
-    assert "forebay-engine" not in allowed["forebay-lmdbio"]
-    assert [crate for crate in allowed if "forebay-lmdbio" in allowed[crate]] == ["forebay-py"]
     # What runs inside of other programs takes nothing along.
     assert not allowed["forebay-table"] & allowed.keys()
     assert allowed["forebay-preload"] == {"forebay-table", "libc"}
@@ -76,33 +68,34 @@ def test_dependencies_between_crates_run_one_way():
     assert not [crate for crate in allowed["forebay-host"] if crate.startswith("forebay-")]
 
 
-# Crates whose files import each other in one direction. A crate is added when its last circle is
-# cut.
-WITHOUT_CIRCLES = [
-    "forebay-engine",
-    "forebay-format",
-    "forebay-host",
-    "forebay-io",
-    "forebay-lmdbio",
-    "forebay-pfs",
-    "forebay-preload",
-    "forebay-table",
-    "forebay-tier",
-    "forebay-transport",
-    "forebay-plan",
-    "forebay-py",
-    "forebay-recipe",
-    "forebay-types",
-]
+def test_the_loader_has_nothing_of_lab():
+    """Neither its package, nor its native module, nor what importing it loads."""
+    sources = (ROOT / "python/forebay").rglob("*.py")
+    assert not [
+        path
+        for path in sources
+        if re.search(r"^\s*(from|import) forebay_lab", path.read_text(), re.MULTILINE)
+    ]
+    native = (ROOT / "python/forebay/_native.abi3.so").read_bytes()
+    # Names of source files, which stay where a panic may be told.
+    assert b"forebay-engine/src" in native
+    lab = (b"forebay-pfs/src", b"forebay-lmdbio/src", b"forebay-recipe/src", b"fuser-")
+    assert not [name for name in lab if name in native]
+    code = "import forebay, sys; forebay.Loader; forebay.open; print([name for name in sys.modules if 'lab' in name])"
+    assert run_python(code).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("crate", WITHOUT_CIRCLES)
+CRATES = sorted((*ROOT.glob("crates/*"), *ROOT.glob("lab/crates/*"), *ROOT.glob("run/*")))
+
+
+@pytest.mark.parametrize("crate", CRATES, ids=lambda crate: crate.name)
 def test_files_of_a_crate_import_each_other_in_one_direction(crate):
-    assert Crate(ROOT / "crates" / crate / "src").circles() == []
+    assert Crate(crate / "src").circles() == []
 
 
-def test_modules_of_the_python_package_import_each_other_in_one_direction():
-    assert Package(ROOT / "python/forebay").circles() == []
+@pytest.mark.parametrize("package", ["python/forebay", "lab/python/forebay_lab"])
+def test_modules_of_a_python_package_import_each_other_in_one_direction(package):
+    assert Package(ROOT / package).circles() == []
 
 
 def test_folders_of_the_engine_import_only_from_those_above_them():
@@ -238,7 +231,8 @@ def test_comments_in_rust_are_wrapped_at_100_columns():
     """Lines of tables and words that cannot be broken may be longer."""
     long = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in (ROOT / "crates").rglob("*.rs")
+        for crate in CRATES
+        for path in crate.rglob("*.rs")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 100 and re.match(r"\s*//[/!]? (?!\|)\S+ ", line)
     ]

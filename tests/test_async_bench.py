@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benches" / "async.py"
+SCRIPT = Path(__file__).parents[1] / "lab/studies/async.py"
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCHES = Path(__file__).parents[1] / "benches"
+BENCHES = Path(__file__).parents[1] / "lab/studies"
 sys.path.insert(0, str(BENCHES))
 
 from bench import baselines, datasets, harness, report  # noqa: E402

@@ -10,8 +10,8 @@ import emulator
 from bench_result import bench_result
 from bench_support import run_json
 from forebay import OptionError
-from forebay.tools import report
-from forebay.tools.bench.node_memory import memory_groups
+from forebay_lab import report
+from forebay_lab.bench.node_memory import memory_groups
 
 # A program whose second rank reads all of the data set at the start of the second epoch, while rank
 # 0 is slow to ask for the counters of the first one.
@@ -19,9 +19,9 @@ EAGER = """
 import os
 import time
 from pathlib import Path
-from forebay.tools import pfs
-from forebay.tools.bench.baselines import Baseline
-from forebay.tools.bench.baselines.pylmdb_skipping import open_skipping
+from forebay_lab import pfs
+from forebay_lab.bench.baselines import Baseline
+from forebay_lab.bench.baselines.pylmdb_skipping import open_skipping
 
 stats = pfs.Server.stats
 

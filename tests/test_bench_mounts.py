@@ -15,10 +15,10 @@ import pytest
 import emulator
 import support
 from bench_support import command_line, interrupted, run, run_json
-from forebay.tools import pfs
-from forebay.tools.bench.nodes import SCRATCH
-from forebay.tools.ranks import launch
-from forebay.tools.scratch import remove_leftovers
+from forebay_lab import pfs
+from forebay_lab.bench.nodes import SCRATCH
+from forebay_lab.ranks import launch
+from forebay_lab.scratch import remove_leftovers
 
 
 @pytest.fixture

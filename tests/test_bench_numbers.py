@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench_support import PARTS
-from forebay.tools.bench import timing, verify
+from forebay_lab.bench import timing, verify
 
 
 def rank_of_stamps(number, begin, ready, finished, got, arrived, together, epochs=(0,)):

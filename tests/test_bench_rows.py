@@ -6,9 +6,9 @@ import pytest
 
 from bench_support import SAMPLES
 from forebay import OptionError
-from forebay.tools.bench import baselines, facts, strategies
-from forebay.tools.bench.containers import _masked as masked
-from forebay.tools.bench.settings import Settings
+from forebay_lab.bench import baselines, facts, strategies
+from forebay_lab.bench.containers import _masked as masked
+from forebay_lab.bench.settings import Settings
 
 
 def test_rows_are_strategies_in_orders_and_baselines_have_their_own():

@@ -10,10 +10,10 @@ import cluster as nodes
 import emulator
 from bench_support import run, run_json
 from forebay import OptionError
-from forebay.tools.bench import baselines, strategies
-from forebay.tools.bench.node_memory import memory_groups
-from forebay.tools.bench.settings import Settings
-from forebay.tools.bench.surroundings import Surroundings, parse_surroundings
+from forebay_lab.bench import baselines, strategies
+from forebay_lab.bench.node_memory import memory_groups
+from forebay_lab.bench.settings import Settings
+from forebay_lab.bench.surroundings import Surroundings, parse_surroundings
 
 RANKS, REPETITIONS = 2, 2
 SMALL = ("--ranks", RANKS, "--batch-size", 16, "--repetitions", REPETITIONS)
@@ -170,7 +170,7 @@ def test_a_node_has_so_much_memory(capsys, data, wrapper):
 
 @nodes.needs_nodes
 def test_a_link_carries_no_more_than_its_rate(capsys):
-    from forebay.tools.cluster import Cluster
+    from forebay_lab.cluster import Cluster
 
     payload, rate = 1 << 20, 16 << 20
     with Cluster(2, link_rate=rate) as cluster:

@@ -265,10 +265,10 @@ def test_sizes_and_tables_are_written_for_people(capsys):
 
 
 def test_the_demo_passes_its_options_on(monkeypatch):
-    import forebay.tools.demo
+    import forebay_lab.demo
 
     seen = {}
-    monkeypatch.setattr(forebay.tools.demo, "main", lambda **options: seen.update(options) or 0)
+    monkeypatch.setattr(forebay_lab.demo, "main", lambda **options: seen.update(options) or 0)
     from forebay.cli.commands import cli as group
 
     outcome = CliRunner().invoke(

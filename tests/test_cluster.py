@@ -15,9 +15,9 @@ import pytest
 
 import cluster as nodes
 import emulator
-from forebay.tools import pfs
-from forebay.tools.cluster import Cluster, ClusterError, missing
-from forebay.tools.pfs import mounts
+from forebay_lab import pfs
+from forebay_lab.cluster import Cluster, ClusterError, missing
+from forebay_lab.pfs import mounts
 
 pytestmark = nodes.needs_nodes
 
@@ -146,7 +146,7 @@ def test_clearing_ends_what_runs_on_the_nodes_and_keeps_them():
 
 STARTER = r"""
 import subprocess, sys, time
-from forebay.tools.cluster import Cluster
+from forebay_lab.cluster import Cluster
 with Cluster(2) as cluster:
     for node in range(2):
         # One in a session of its own, as daemons of launchers are.
@@ -176,7 +176,7 @@ def test_nothing_is_left_when_the_starter_is_killed(number):
 
 def test_nodes_can_be_made_without_being_root():
     without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-    code = "from forebay.tools.cluster import Cluster\nwith Cluster(2) as cluster: print(cluster.call(1, 'hostname'))"
+    code = "from forebay_lab.cluster import Cluster\nwith Cluster(2) as cluster: print(cluster.call(1, 'hostname'))"
     if subprocess.run([*without, "unshare", "-Ur", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("user namespaces are not allowed here, or setpriv is not installed")
     done = subprocess.run([*without, sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -16,10 +16,10 @@ import pytest
 import support
 from demo_support import SAMPLES
 from emulator import needs_fuse, ours
-from forebay.tools import pfs
-from forebay.tools.demo import results, runner
-from forebay.tools.demo.runner import main
-from forebay.tools.ranks import launch
+from forebay_lab import pfs
+from forebay_lab.demo import results, runner
+from forebay_lab.demo.runner import main
+from forebay_lab.ranks import launch
 from report_page import Page
 
 
@@ -133,14 +133,14 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
     ],
 )
 def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path: Path, scratch: Path, number: int, options):
-    command = [sys.executable, "-m", "forebay.tools.demo", "--samples", "8000", "--ranks", "2", *options]
+    command = [sys.executable, "-m", "forebay_lab.demo", "--samples", "8000", "--ranks", "2", *options]
     command += ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "demo.html")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("data set")
     assert process.stderr.readline().startswith("storage")
     needle = str(ours(scratch)[0] if not options else tmp_path / "data").encode()
-    while not _processes_with(needle, b"forebay.tools.demo.train"):
+    while not _processes_with(needle, b"forebay_lab.demo.train"):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.send_signal(number)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from demo_support import SAMPLES, quiet
-from forebay.tools.demo import data, datum, sources
+from forebay.tools.convert import datum
+from forebay_lab.demo import data, sources
 
 
 @pytest.mark.parametrize("label", [0, 1, 9, 127, 128, 2**31 - 1])

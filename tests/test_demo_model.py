@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from demo_support import SAMPLES
-from forebay.tools.demo import data, datum, sources
-from forebay.tools.demo.model import Model
+from forebay.tools.convert import datum
+from forebay_lab.demo import data, sources
+from forebay_lab.demo.model import Model
 
 
 @pytest.mark.parametrize(("ranks", "batch_size"), [(1, 300), (3, 64), (4, 125)])

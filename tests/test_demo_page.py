@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from forebay import FormatError
-from forebay.tools import report
-from forebay.tools.demo import results
-from forebay.tools.report import columns, data, demo, page
+from forebay_lab import report
+from forebay_lab.demo import results
+from forebay_lab.report import columns, data, demo, page
 from report_page import Page
 from support import documented_keys
 

@@ -13,9 +13,9 @@ import pytest
 from demo_support import SAMPLES
 from emulator import needs_fuse, ours
 from forebay import OptionError, StorageError
-from forebay.tools import pfs
-from forebay.tools.demo import storage
-from forebay.tools.demo.runner import main
+from forebay_lab import pfs
+from forebay_lab.demo import storage
+from forebay_lab.demo.runner import main
 
 
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_counters_of_somebody_elses_mount_are_left_alone(dataset, scratch, says)
 @pytest.mark.parametrize("server_too", [False, True])
 def test_what_a_killed_demo_left_mounted_is_removed_by_the_next(dataset, scratch, server_too: bool):
     program = (
-        "import sys, time; from pathlib import Path; from forebay.tools.demo import data, storage\n"
+        "import sys, time; from pathlib import Path; from forebay_lab.demo import data, storage\n"
         f"made = data.prepare(Path({str(dataset.directory)!r}), data.Spec({SAMPLES}), lambda *_: None)\n"
         "with storage.opened(made, storage.choose(None, True)) as place:\n"
         "    print(place.server.pid, flush=True); time.sleep(600)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import disk_use
 import support
 from emulator import SPEC, needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 
 MIB = 1 << 20
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import forebay
+import forebay_lab
 from forebay._explain import lines
 from forebay.config import (
     Config,
@@ -326,13 +327,13 @@ CASES = {
     ),
     "cursor": replace(
         PLAIN,
-        strategy=forebay.Strategy(locate="cursor", access="mmap"),
+        strategy=forebay_lab.Strategy(locate="cursor", access="mmap"),
         order=SEQUENTIAL,
         reading=replace(PLAIN.reading, locate="cursor", io_mode="cursor_walk", access="mmap", readers=0),
     ),
     "handoff-by-roots": replace(
         PLAIN,
-        strategy=forebay.Strategy(locate="handoff", access="mmap", readers="per_node"),
+        strategy=forebay_lab.Strategy(locate="handoff", access="mmap", readers="per_node"),
         order=SEQUENTIAL,
         reading=replace(
             PLAIN.reading, locate="handoff", io_mode="cursor_walk", roots=True, access="mmap", readers=1
@@ -347,7 +348,7 @@ CASES = {
     ),
     "recipe-and-turns": replace(
         PLAIN,
-        strategy=forebay.Strategy(
+        strategy=forebay_lab.Strategy(
             locate="provenance",
             access="pread",
             readers="per_node",
@@ -413,7 +414,9 @@ def test_facts_are_rendered_as_text(snapshot, name):
 )
 def test_explain_is_who_the_loader_is_and_then_its_facts(small_lmdb, strategy):
     order = "group" if strategy in ("forebay", "async") else "sequential"
-    with forebay.Loader(small_lmdb, 8, strategy=strategy, order=order, world="single") as loader:
+    with forebay.Loader(
+        small_lmdb, 8, strategy=forebay_lab.strategy(strategy), order=order, world="single"
+    ) as loader:
         pass
     header, *rest = loader.explain().splitlines()
     assert rest == lines(loader.config)

@@ -20,9 +20,8 @@ import cluster as nodes
 import emulator
 import support
 from emulator import remove_all
-from forebay.options import STRATEGIES
-from forebay.tools import pfs
-from forebay.tools.cluster import Cluster
+from forebay_lab import pfs
+from forebay_lab.cluster import Cluster
 
 pytestmark = nodes.needs_nodes
 
@@ -35,11 +34,9 @@ MEETING_PLACE = "/dev/shm/forebay"
 
 PROGRAM = Path(__file__).parent / "cluster" / "drill_rank.py"
 
-# Strategies of this build in which nodes need each other in different ways: not at all, for the
-# index, for cursors, for turns.
-CROSSING = [
-    name for name in ("forebay", "lmm", "lmm-dio", "lmm-dm", "lmm-dio-prov-coal-stag") if name in STRATEGIES
-]
+# Strategies in which nodes need each other in different ways: not at all, for the index, for
+# cursors, for turns.
+CROSSING = ["forebay", "lmm", "lmm-dio", "lmm-dm", "lmm-dio-prov-coal-stag"]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import forebay
 import support
 from emulator import needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import plain, work
 
 pytestmark = needs_fuse

@@ -22,7 +22,7 @@ import emulator
 import forebay
 import support
 from emulator import needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import fields
 
 pa = pytest.importorskip("pyarrow")

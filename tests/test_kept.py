@@ -7,7 +7,7 @@ import pytest
 import forebay
 import support
 from emulator import SPEC, needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import plain, work
 
 pytestmark = pytest.mark.usefixtures("no_held_memory")

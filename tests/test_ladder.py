@@ -11,7 +11,7 @@ import pytest
 import forebay
 import support
 from forebay.config import Index
-from forebay.options import PRESETS
+from forebay_lab import PRESETS
 from ranks import plain, work
 from ranks.pool import Killed
 

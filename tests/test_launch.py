@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay.tools.demo.runner import main
-from forebay.tools.ranks import launch
+from forebay_lab.demo.runner import main
+from forebay_lab.ranks import launch
 
 
 def test_a_missing_launcher_is_an_error_that_says_what_to_install(

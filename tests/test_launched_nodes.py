@@ -15,7 +15,7 @@ import forebay
 import support
 from forebay._job import slurm, tcp
 from forebay._job.world import identify
-from forebay.tools.cluster import Cluster
+from forebay_lab.cluster import Cluster
 
 _jobs = itertools.count(1)
 

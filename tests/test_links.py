@@ -13,7 +13,7 @@ import pytest
 
 import cluster as nodes
 import support
-from forebay.tools.cluster import Cluster
+from forebay_lab.cluster import Cluster
 from ranks import work
 from ranks.pool import Killed, Raised
 

@@ -20,6 +20,9 @@ import numpy
 
 forebay.Loader  # all that is imported is imported before the limit
 path, limit, extra, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+if options.get("strategy") in ("lmdb", "lmm", "lmm-dio"):
+    import forebay_lab
+    options["strategy"] = forebay_lab.strategy(options["strategy"])
 limit_bytes = extra << 20
 if limit != "RLIMIT_FSIZE":
     field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[limit]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 from ranks import choice
 from ranks.pool import Raised
 from tier_support import FORMATS, MEMORY, opening
@@ -331,7 +332,7 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
         ({"order": lambda epoch: np.arange(160)}, "order given: the data set is a mixture"),
         ({"last_batch": "carry", "order": "sequential"}, 'last_batch="carry" with a mixture'),
         (
-            {"strategy": "lmdb", "order": "sequential"},
+            {"strategy": forebay_lab.strategy("lmdb"), "order": "sequential"},
             "the strategy finds samples by a cursor, and the data set is",
         ),
         ({"batch_size": 500}, 'source "s1" has 60 samples, too few for one step of 500 samples'),

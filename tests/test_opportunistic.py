@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 from ranks import deaths, tiers
 from ranks.pool import Raised
 from tier_support import BAD, FORMATS, MEMORY, SAMPLE_BYTES, SAMPLES, opening, write
@@ -345,7 +346,7 @@ def test_parameters_that_make_no_sense_are_refused(tier_data):
     for options, words in (
         ({}, "needs a store"),
         ({"strategy": "store", "tiers": ["/dev/shm:1GiB"]}, "tiers="),
-        ({"strategy": "lmdb"}, "store"),
+        ({"strategy": forebay_lab.strategy("lmdb")}, "store"),
     ):
         with pytest.raises(forebay.OptionError, match=words):
             forebay.Loader(path, 4, order="opportunistic", **options)

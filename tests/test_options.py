@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import forebay
+import forebay_lab
 import support
 from forebay.loader import LoaderOptions
 from forebay.options import OPTIONS, Tier, parse_bytes, per_rank_batch, resolve
@@ -294,9 +295,9 @@ def test_a_group_and_a_strategy_are_checked_where_they_are_made(says):
     with says(forebay.OptionError, "Strategy(access=)", "io_uring", "aio"):
         forebay.Strategy(access="aio")
     with says(forebay.OptionError, "Strategy(locate=)", "guess"):
-        forebay.Strategy(locate="guess")
+        forebay_lab.Strategy(locate="guess")
     with says(forebay.OptionError, "access=", "mmap"):
-        forebay.Strategy(locate="cursor")
+        forebay_lab.Strategy(locate="cursor")
     with says(forebay.OptionError):
         forebay.Strategy(access="mmap", direct=True)
     with pytest.raises(AttributeError):

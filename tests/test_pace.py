@@ -7,9 +7,9 @@ import random
 import pytest
 
 from bench_result import bench_result
-from forebay.tools import report
-from forebay.tools.bench import table
-from forebay.tools.report import data, pace
+from forebay_lab import report
+from forebay_lab.bench import table
+from forebay_lab.report import data, pace
 
 MIB = 1 << 20
 

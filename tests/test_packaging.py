@@ -46,7 +46,7 @@ def test_an_sdist_holds_what_a_build_needs(tmp_path):
     members = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["members"]
     assert {f"{member}/Cargo.toml" for member in members} <= names
     assert {"Cargo.toml", "Cargo.lock", "scripts/build_backend.py", "LICENSE", "PKG-INFO"} <= names
-    assert "crates/forebay-preload/build.rs" in names
+    assert "run/forebay-preload/build.rs" in names
 
 
 def test_a_build_without_rust_says_so_at_once(tmp_path):

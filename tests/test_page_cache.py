@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import support
-from forebay.tools.ranks import page_cache
+from forebay_lab.ranks import page_cache
 
 
 def test_a_dropped_file_is_not_resident_and_a_read_one_is(tmp_path):

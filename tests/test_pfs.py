@@ -20,8 +20,8 @@ import forebay
 import support
 from emulator import SPEC, needs_fuse, read_direct
 from forebay._core import OptionError, StorageError
-from forebay.tools import pfs
-from forebay.tools.pfs import mounts, start
+from forebay_lab import pfs
+from forebay_lab.pfs import mounts, start
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def kill(pid: int) -> None:
 def test_two_starts_at_once_are_one_server(backing, points):
     code = """
 import json, sys
-from forebay.tools import pfs
+from forebay_lab import pfs
 print(pfs.Server.start(sys.argv[1], [sys.argv[2]], spec=json.loads(sys.argv[3])).pid)
 """
     ours = [support.Process(code, backing, point, json.dumps(SPEC)) for point in points]
@@ -379,7 +379,7 @@ def test_one_without_root_mounts_inside_a_user_namespace(backing, tmp_path):
     code = """
 import json, sys
 from pathlib import Path
-from forebay.tools import pfs
+from forebay_lab import pfs
 point = Path(sys.argv[2])
 server = pfs.Server.start(sys.argv[1], [point], spec=json.loads(sys.argv[3]))
 assert (point / "file").read_bytes() == (Path(sys.argv[1]) / "file").read_bytes()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forebay._core import OptionError, StorageError
-from forebay.tools import pfs
-from forebay.tools.pfs import checks, mounts, start
-from forebay.tools.pfs.mounts import Entry, covering, entries
+from forebay_lab import pfs
+from forebay_lab.pfs import checks, mounts, start
+from forebay_lab.pfs.mounts import Entry, covering, entries
 
 TABLE = rb"""21 1 254:0 / / rw,relatime - ext4 /dev/root rw
 30 21 0:30 / /data\040set rw - fuse.forebay-pfs forebay-pfs:/run/a\040b.sock rw,user_id=0

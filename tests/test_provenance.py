@@ -16,9 +16,11 @@ import h5py
 import pytest
 
 import forebay
+import forebay_lab
 import histories
 import support
 from forebay import cli
+from forebay_lab import _native
 from histories import History
 
 # Seeds per test: a test names a few dozen histories, so that what fails is found quickly.
@@ -26,6 +28,18 @@ GROUP = 36
 GROUPS = 10 if support.LONG else 4
 
 OTHERS = ("deletion", "overwriting", "random order", "reader", "two writers")
+
+
+def build_recipe(dataset):
+    return _native.build_with_recipe(dataset.native_of(_native))
+
+
+def declare_recipe(dataset, path):
+    return _native.declare_recipe(dataset.native_of(_native), str(path))
+
+
+def verify_recipe(dataset):
+    return _native.verify_recipe(dataset.native_of(_native))
 
 
 def open_raw(path, history):
@@ -38,11 +52,11 @@ def test_a_declared_recipe_of_an_insertion_gives_every_offset(tmp_path, group):
         history = histories.generate(seed)
         path = history.write(tmp_path / f"{seed}.lmdb")
         dataset = open_raw(path, history)
-        found = dataset.native.declare_recipe(str(history.declare(tmp_path)))
+        found = declare_recipe(dataset, history.declare(tmp_path))
         assert found["samples"] == len(history.keys), history.name
         assert found["recipe"]["verified"] is False
         # The digest of a scan of all records verifies it.
-        verified = open_raw(path, history).native.verify()
+        verified = verify_recipe(open_raw(path, history))
         assert verified["no_recipe"] is None, history.name
         assert verified["recipe"]["verified"] is True
         shutil.rmtree(path)
@@ -53,7 +67,7 @@ def test_the_recipe_of_an_insertion_is_found(tmp_path, group):
     for seed in range(group * GROUP, (group + 1) * GROUP, 3):
         history = histories.generate(seed)
         path = history.write(tmp_path / f"{seed}.lmdb")
-        found = open_raw(path, history).native.build_with_recipe()
+        found = build_recipe(open_raw(path, history))
         if history.rhythm is not None:
             assert found["recipe"] is not None, (history.name, found["no_recipe"])
         if (recipe := found["recipe"]) is not None:
@@ -131,7 +145,7 @@ def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
         with pytest.raises(forebay.FormatError, match=path.name):
             declare_and_verify(dataset, history, tmp_path)
         refused += 1
-        derived = open_raw(path, history).native.build_with_recipe()
+        derived = build_recipe(open_raw(path, history))
         # A recipe is found only where all offsets were compared.
         assert derived["recipe"] is None or derived["recipe"]["verified"], history.name
         shutil.rmtree(path)
@@ -140,8 +154,8 @@ def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
 
 def declare_and_verify(dataset, history, directory):
     """Declare the recipe; one that passes sixteen leaves is then compared with all records."""
-    dataset.native.declare_recipe(str(history.declare(directory)))
-    found = dataset.native.verify()
+    declare_recipe(dataset, history.declare(directory))
+    found = verify_recipe(dataset)
     if found["no_recipe"]:
         raise forebay.FormatError(found["no_recipe"])
 
@@ -167,7 +181,7 @@ def read_all(path, strategy):
         forebay.open(str(path), schema="raw"),
         batch_size=100,
         order="sequential",
-        strategy=strategy,
+        strategy=forebay_lab.strategy(strategy),
         world="single",
     ) as loader:
         return [bytes(value) for batch in loader for value in batch["data"]], loader.config
@@ -179,20 +193,20 @@ def forget_sidecar(found):
 
 def test_samples_come_from_computed_places(written):
     history, path = written
-    forget_sidecar(forebay.open(str(path), schema="raw").native.build_with_recipe())
+    forget_sidecar(build_recipe(forebay.open(str(path), schema="raw")))
     data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
     assert config.index.source == "recipe"
     assert config.index.verified
-    # The default has no sidecar either, and needs none.
+    # Forebay itself knows of no recipes.
     data, config = read_all(path, "forebay")
     assert data == history.values()
-    assert config.index.source == "recipe"
+    assert config.index.source == "build"
 
 
 def test_a_declared_recipe_serves_where_it_is_asked_for(written, tmp_path):
     history, path = written
-    forebay.open(str(path), schema="raw").native.declare_recipe(str(history.declare(tmp_path)))
+    declare_recipe(forebay.open(str(path), schema="raw"), history.declare(tmp_path))
     data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
     assert (config.index.source, config.index.verified) == ("recipe", False)
@@ -216,14 +230,14 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
     written, field, tmp_path, snapshot
 ):
     history, path = written
-    found = forebay.open(str(path), schema="raw").native.build_with_recipe()
+    found = build_recipe(forebay.open(str(path), schema="raw"))
     forget_sidecar(found)
     data = path / "data.mdb"
     times = os.stat(data)  # noqa: PTH116
     if field == "leaf":
         # The same file by its metas, size and time, with another key: what a careless copy leaves.
         # A pattern knows it.
-        forebay.open(str(path), schema="raw").native.declare_recipe(str(history.declare(tmp_path)))
+        declare_recipe(forebay.open(str(path), schema="raw"), history.declare(tmp_path))
         data.write_bytes(data.read_bytes().replace(b"00000000", b"0000000/"))
         os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
     else:
@@ -236,7 +250,7 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
         forebay.open(str(path), schema="raw"),
         batch_size=100,
         order="sequential",
-        strategy="lmm-dio-prov",
+        strategy=forebay_lab.strategy("lmm-dio-prov"),
         world="single",
     ) as loader:
         config = loader.config
@@ -252,7 +266,7 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
 
 def test_a_damaged_recipe_is_passed_over_with_a_warning(written, says):
     _, path = written
-    found = forebay.open(str(path), schema="raw").native.build_with_recipe()
+    found = build_recipe(forebay.open(str(path), schema="raw"))
     kept = Path(found["recipe"]["path"])
     content = bytearray(kept.read_bytes())
     content[60] ^= 1
@@ -260,7 +274,10 @@ def test_a_damaged_recipe_is_passed_over_with_a_warning(written, says):
     with (
         says(RuntimeWarning),
         forebay.Loader(
-            forebay.open(str(path), schema="raw"), batch_size=100, strategy="lmm-dio-prov", world="single"
+            forebay.open(str(path), schema="raw"),
+            batch_size=100,
+            strategy=forebay_lab.strategy("lmm-dio-prov"),
+            world="single",
         ) as loader,
     ):
         assert [one.wanted for one in loader.config.fallbacks] == ["recipe", "coalesce"]
@@ -272,24 +289,24 @@ def command(capsys, *arguments):
     return status, found.out, found.err
 
 
-def test_index_provenance_tells_what_it_found(capsys, written):
+def test_recipe_build_tells_what_it_found(capsys, written):
     _, path = written
-    status, out, _ = command(capsys, "index", path, "--provenance", "--schema", "raw")
+    status, out, _ = command(capsys, "recipe", "build", path, "--schema", "raw")
     assert status == 0
     assert "1500 records, keys of 8 bytes, values" in out
     assert "a commit every 100 records; LMDB 0.9.11 or later, pages of 4096 bytes" in out
     assert "verified)" in out
-    status, out, _ = command(capsys, "inspect", path, "--schema", "raw", "--json")
-    recipe = json.loads(out)["recipe"]
+    status, out, _ = command(capsys, "recipe", "show", path, "--schema", "raw", "--json")
+    recipe = json.loads(out)
     assert (status, recipe["verified"]) == (0, True)
     assert recipe["recipe_bytes"] <= 200
 
 
-def test_index_provenance_says_why_there_is_none(capsys, tmp_path):
+def test_recipe_build_says_why_there_is_none(capsys, tmp_path):
     history = other_history(1)
     path = tmp_path / "other.lmdb"
     write_other(history, path, "random order", random.Random(1))
-    status, out, _ = command(capsys, "index", path, "--provenance", "--schema", "raw")
+    status, out, _ = command(capsys, "recipe", "build", path, "--schema", "raw")
     assert status == 0
     assert "none; the sidecar serves instead: " in out
     assert "no history of insertions in the order of the keys leads to this layout" in out
@@ -299,35 +316,35 @@ def test_a_data_set_of_another_format_gets_an_index_and_no_recipe(tmp_path):
     path = tmp_path / "arrays.h5"
     with h5py.File(path, "w") as file:
         file["x"] = range(4)
-    found = forebay.open(str(path)).native.build_with_recipe()
+    found = build_recipe(forebay.open(str(path)))
     assert (found["samples"], found["recipe"]) == (4, None)
     assert found["no_recipe"]
     assert Path(found["sidecar"]).exists()
 
 
-def test_a_declared_recipe_is_unverified_until_forebay_verify_has_run(capsys, written, tmp_path):
+def test_a_declared_recipe_is_unverified_until_forebay_recipe_verify_has_run(capsys, written, tmp_path):
     history, path = written
     recipe = history.declare(tmp_path)
-    status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
+    status, out, _ = command(capsys, "recipe", "declare", path, "--schema", "raw", "--from", recipe)
     assert status == 0
-    assert "unverified: run `forebay verify`)" in out
-    status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe, "--json")
+    assert "unverified: run `forebay recipe verify`)" in out
+    status, out, _ = command(capsys, "recipe", "declare", path, "--schema", "raw", "--from", recipe, "--json")
     found = json.loads(out)
     # The metas, sixteen leaves and what the schema looks at; never the tree.
     assert found["reads"] <= 16
     assert found["sidecar"] is None
-    status, out, _ = command(capsys, "verify", path, "--schema", "raw")
+    status, out, _ = command(capsys, "recipe", "verify", path, "--schema", "raw")
     assert status == 0
     assert "; verified)" in out
-    status, out, _ = command(capsys, "inspect", path, "--schema", "raw", "--json")
-    assert json.loads(out)["recipe"]["verified"] is True
+    status, out, _ = command(capsys, "recipe", "show", path, "--schema", "raw", "--json")
+    assert json.loads(out)["verified"] is True
 
 
 def test_a_wrong_declaration_is_refused_with_what_differs(capsys, written, tmp_path):
     history, path = written
     history.rhythm = 101
     recipe = history.declare(tmp_path)
-    status, out, err = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
+    status, out, err = command(capsys, "recipe", "declare", path, "--schema", "raw", "--from", recipe)
     assert (status, out) == (1, "")
     assert re.search(r"data\.mdb: the recipe does not lead to this file: .*: expected .*, found ", err)
     assert "hint: the ordinary index serves instead" in err
@@ -348,8 +365,8 @@ def test_a_wrong_declaration_that_only_a_digest_finds_is_reported_by_verify(caps
     path = history.write(tmp_path / "long.lmdb")
     history.sizes[1300], history.sizes[1301] = 3001, 3002
     recipe = history.declare(tmp_path)
-    assert command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)[0] == 0
-    status, out, err = command(capsys, "verify", path, "--schema", "raw")
+    assert command(capsys, "recipe", "declare", path, "--schema", "raw", "--from", recipe)[0] == 0
+    status, out, err = command(capsys, "recipe", "verify", path, "--schema", "raw")
     assert status == 1
     assert "digest of where all records lie" in err
     assert "recipe" in out
@@ -381,14 +398,9 @@ def test_a_wrong_declaration_that_only_a_digest_finds_is_reported_by_verify(caps
 def test_a_statement_that_makes_no_sense_is_refused(capsys, written, tmp_path, line, message):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(line + "\n")
-    status, _, err = command(capsys, "index", written[1], "--schema", "raw", "--provenance-from", recipe)
+    status, _, err = command(capsys, "recipe", "declare", written[1], "--schema", "raw", "--from", recipe)
     assert status in (1, 2)  # what is not said is wrong use, what does not hold an error
     assert message in err
-
-
-def test_the_two_options_exclude_each_other(capsys, written, tmp_path):
-    arguments = ["index", written[1], "--provenance", "--provenance-from", tmp_path / "x.toml"]
-    assert command(capsys, *arguments)[0] == 2
 
 
 def test_records_that_are_no_samples_are_left_out(tmp_path):
@@ -400,14 +412,14 @@ def test_records_that_are_no_samples_are_left_out(tmp_path):
     history.rhythm = None
     history.pattern = None
     path = history.write(tmp_path / "counted.lmdb")
-    found = open_raw(path, history).native.build_with_recipe()
+    found = build_recipe(open_raw(path, history))
     assert (found["samples"], found["excluded"]) == (300, {"__len__": 1})
     assert found["recipe"] is not None
     forget_sidecar(found)
     assert len(open_raw(path, history)) == 300
     recipe = history.declare(tmp_path)
     recipe.write_text(recipe.read_text() + "[not_samples]\n__len__ = 300\n")
-    declared = open_raw(path, history).native.declare_recipe(str(recipe))
+    declared = declare_recipe(open_raw(path, history), recipe)
     assert (declared["samples"], declared["excluded"]) == (300, {"__len__": 1})
 
 
@@ -417,7 +429,7 @@ def test_several_files_have_a_recipe_each(tmp_path):
         history = other_history(seed)
         history.new_library = False
         paths.append(str(history.write(tmp_path / f"{seed}.lmdb")))
-    found = forebay.open(paths, schema="raw").native.build_with_recipe()
+    found = build_recipe(forebay.open(paths, schema="raw"))
     assert len(found["recipe"]["recipes"]) == 2
     forget_sidecar(found)
     plain = forebay.open(paths, schema="raw")
@@ -446,8 +458,8 @@ def test_other_releases_of_the_library_put_records_in_the_same_places(tmp_path, 
     for seed in seeds:
         history = histories.generate(seed)
         dataset = open_raw(tmp_path / f"{seed}.lmdb", history)
-        dataset.native.declare_recipe(str(history.declare(tmp_path)))
-        verified = dataset.native.verify()
+        declare_recipe(dataset, history.declare(tmp_path))
+        verified = verify_recipe(dataset)
         assert verified["no_recipe"] is None, (version, history.name)
 
 
@@ -512,8 +524,8 @@ def test_pages_of_another_size_follow_the_same_rules(tmp_path, writers, library,
             f"commit_every = {every}\nappend = {str(bool(append)).lower()}\npage_bytes = {page_bytes}\n"
         )
         dataset = forebay.open(str(path), schema="raw")
-        dataset.native.declare_recipe(str(recipe))
-        verified = dataset.native.verify()
+        declare_recipe(dataset, recipe)
+        verified = verify_recipe(dataset)
         assert verified["no_recipe"] is None, (command, size[:5])
-        derived = forebay.open(str(path), schema="raw").native.build_with_recipe()
+        derived = build_recipe(forebay.open(str(path), schema="raw"))
         assert derived["recipe"] is not None, command

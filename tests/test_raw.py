@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 
 RECORDS = {
     "cifar": np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))]),
@@ -119,9 +120,19 @@ def test_steps_that_walk_refuse_what_is_not_lmdb(tmp_path, says):
     dataset = forebay.open(path, record_bytes=10)
     for strategy in ("lmdb", "lmm", "lmm-dio"):
         with says(forebay.OptionError, "LMDB"):
-            forebay.Loader(dataset, batch_size=2, strategy=strategy, order="sequential", world="single")
+            forebay.Loader(
+                dataset,
+                batch_size=2,
+                strategy=forebay_lab.strategy(strategy),
+                order="sequential",
+                world="single",
+            )
     with forebay.Loader(
-        dataset, batch_size=2, strategy="lmm-dio-prov", order="sequential", world="single"
+        dataset,
+        batch_size=2,
+        strategy=forebay_lab.strategy("lmm-dio-prov"),
+        order="sequential",
+        world="single",
     ) as loader:
         assert [one.wanted for one in loader.config.fallbacks] == ["recipe"]
         assert next(iter(loader)).indices.tolist() == [0, 1]

@@ -18,7 +18,7 @@ import format_files
 import read_workers
 import support
 from emulator import needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from test_folder import make as make_folder
 from test_tfrecord import example
 from test_tfrecord import write as write_tfrecord

@@ -13,9 +13,9 @@ import pytest
 
 from bench_result import HOSTILE, PHASES, STRATEGIES, bench_result, event_log, failed_row, hostile
 from forebay import FormatError, StorageError, cli
-from forebay.tools import report
-from forebay.tools.report import columns, data, numbers, page
-from forebay.tools.report.figures import FIGURES, Missing, levels, phases, sizes
+from forebay_lab import report
+from forebay_lab.report import columns, data, numbers, page
+from forebay_lab.report.figures import FIGURES, Missing, levels, phases, sizes
 from report_page import Page
 from support import ROOT
 

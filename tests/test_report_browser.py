@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from bench_result import STRATEGIES, bench_result, event_log, hostile
-from forebay.tools import report
-from forebay.tools.report import data, page
+from forebay_lab import report
+from forebay_lab.report import data, page
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from forebay.cli.commands import cli
 from support import ROOT
 
-BENCHES = ROOT / "benches"
+BENCHES = ROOT / "lab/studies"
 sys.path.insert(0, str(BENCHES))
 
 import figures  # noqa: E402
@@ -27,7 +27,7 @@ ROWS = [{"name": "a", "n": 1, "x": 0.5}, {"name": "b", "n": 1}, {"name": "b", "n
 @pytest.mark.parametrize("page", figures.pages())
 def test_a_page_is_what_its_figures_make(page: str):
     found = (figures.RESULTS / f"{page}.md").read_text(encoding="utf-8")
-    assert found == figures.text(page), "run `python benches/figures.py`, and read the page again"
+    assert found == figures.text(page), "run `python lab/studies/figures.py`, and read the page again"
 
 
 def test_every_page_has_figures_and_every_table_a_place():
@@ -78,7 +78,7 @@ def test_figures_are_sections_of_their_bench(script: str):
     stored = figures.load(page)["figures"]
     assert sorted(stored) == sorted(sections)
     for name, one in stored.items():
-        assert one["command"] == f"python benches/{script}.py {name}"
+        assert one["command"] == f"python lab/studies/{script}.py {name}"
 
 
 def test_a_table_has_a_line_for_each_row_that_is_meant():

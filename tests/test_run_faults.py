@@ -21,9 +21,9 @@ import pytest
 import emulator
 import support
 from forebay import _native
-from forebay.tools import pfs
 from forebay.tools.run.command_line import Arguments
 from forebay.tools.run.served import open_session, settings
+from forebay_lab import pfs
 from tier_support import settle
 
 FILES = 6

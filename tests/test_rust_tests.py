@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CRATES = Path(__file__).resolve().parent.parent / "crates"
-JOINED = sorted(path.parent.parent for path in CRATES.glob("*/tests/all.rs"))
+ROOT = Path(__file__).resolve().parent.parent
+JOINED = sorted(path.parent.parent for path in ROOT.glob("**/crates/*/tests/all.rs"))
 
 
 @pytest.mark.parametrize("crate", JOINED, ids=lambda crate: crate.name)

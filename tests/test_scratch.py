@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from forebay.tools.scratch import remove_leftovers, scratch
+from forebay_lab.scratch import remove_leftovers, scratch
 
 PREFIX = "forebay-test-"
 
@@ -46,7 +46,7 @@ def test_a_directory_is_gone_at_the_end_with_all_that_is_in_it(place, error):
 def test_what_a_killed_process_left_is_removed(place):
     code = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from forebay.tools.scratch import scratch\n"
+        "from forebay_lab.scratch import scratch\n"
         f"with scratch({PREFIX!r}) as directory:\n"
         "    (directory / 'file').write_text('x'); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 from forebay._selection import split_ids
 from ranks import choice
 from ranks.pool import Raised
@@ -146,7 +147,7 @@ def test_ranks_with_other_selections_are_refused(pool, opened):
 def test_a_cursor_takes_no_selection(opened):
     chosen = opened("lmdb")[0].select([3, 4, 5])
     with pytest.raises(forebay.OptionError, match="a selection of the records"):
-        forebay.Loader(chosen, 1, order="sequential", strategy="lmdb")
+        forebay.Loader(chosen, 1, order="sequential", strategy=forebay_lab.strategy("lmdb"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import forebay
 import support
 from emulator import needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from test_tfrecord import write as write_tfrecord
 
 pytestmark = needs_fuse

@@ -17,7 +17,7 @@ import pytest
 import forebay
 import support
 from emulator import needs_fuse, write_spec
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import work
 from ranks.pool import Killed, Raised
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import forebay
+import forebay_lab
 import support
-from forebay.tools.ranks import page_cache
+from forebay_lab.ranks import page_cache
 from ranks import deaths, tiers, work
 from ranks.pool import Killed, Pool, Raised
 from tier_support import FORMATS, MEMORY, SAMPLE_BYTES, opening
@@ -313,7 +314,6 @@ def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_los
 def test_options_that_make_no_sense_with_a_store_are_refused(small_lmdb):
     for wrong, words in (
         ({"store": "auto", "access": "pread"}, "access"),
-        ({"store": "auto", "locate": "scan"}, "locate"),
         ({"on_lost": "source"}, "on_lost"),
         ({"store": "auto", "on_lost": "never"}, "on_lost"),
         ({"store": "much"}, "store"),
@@ -329,6 +329,8 @@ def test_options_that_make_no_sense_with_a_store_are_refused(small_lmdb):
     ):
         with pytest.raises(forebay.OptionError, match=words):
             forebay.Strategy(**wrong)
+    with pytest.raises(forebay.OptionError, match="locate"):
+        forebay_lab.Strategy(store="auto", locate="scan")
     for order in ("shuffle", "local-shuffle", "sequential"):
         with pytest.raises(forebay.OptionError, match=r"readers=2\): ranks take samples"):
             forebay.Loader(small_lmdb, 4, order=order, strategy=forebay.Strategy(store="auto", readers=2))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.tools.cluster import missing
+from forebay_lab.cluster import missing
 from support import ROOT
 
-BENCHES = ROOT / "benches"
+BENCHES = ROOT / "lab/studies"
 sys.path.insert(0, str(BENCHES))
 
 from storing import transfers  # noqa: E402

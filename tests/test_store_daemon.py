@@ -18,7 +18,7 @@ import support
 import tier_support
 from emulator import needs_fuse
 from forebay.cli.commands import cli
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import tiers, work
 from ranks.pool import Raised
 from store_daemons import store_daemons  # noqa: F401

@@ -12,7 +12,7 @@ import pytest
 
 import forebay
 import support
-from forebay.tools.bench.node_memory import memory_groups
+from forebay_lab.bench.node_memory import memory_groups
 from store_daemons import store_daemons  # noqa: F401
 from tier_support import settle
 

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 import forebay
+import forebay_lab
 from ranks import tiers
 from tier_support import tier
 
@@ -80,7 +81,9 @@ def test_a_tier_of_another_daemon_names_its_process(daemon, tmp_path, tier_data,
 def test_strategies_that_read_the_files_themselves_are_refused(
     plain_environment, tmp_path, tier_data, says, options
 ):
-    strategy = forebay.Strategy(**{"access": "mmap" if "cursor" in options.values() else "auto", **options})
+    strategy = forebay_lab.Strategy(
+        **{"access": "mmap" if "cursor" in options.values() else "auto", **options}
+    )
     with says(forebay.OptionError, "tiers=", next(iter(options.values()))):
         loader(tier_data.formats["lmdb"], tier(tmp_path / "tier"), order="sequential", strategy=strategy)
 

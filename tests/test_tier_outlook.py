@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.tools.report import data, pace, tier_outlook
+from forebay_lab.report import data, pace, tier_outlook
 
 GIB = 1 << 30
 SAMPLE_BYTES = 110_000

@@ -7,7 +7,7 @@ import pytest
 import forebay
 import support
 from emulator import needs_fuse
-from forebay.tools import pfs
+from forebay_lab import pfs
 from ranks import tiers
 from tier_support import WHOLE_CHUNKS, tier
 

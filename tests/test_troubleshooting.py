@@ -10,11 +10,7 @@ import pytest
 from support import ROOT
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()
-RUST = [
-    path
-    for path in sorted((ROOT / "crates").glob("*/src/**/*.rs"))
-    if "forebay-pfs" not in path.parts and path.stem != "tests"
-]
+RUST = [path for path in sorted(ROOT.glob("crates/*/src/**/*.rs")) if path.stem != "tests"]
 PYTHON = sorted((ROOT / "python/forebay").rglob("*.py"))
 # What these print is explained where their commands are.
 OF_COMMANDS = {"tools", "cli"}

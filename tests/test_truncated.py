@@ -17,7 +17,7 @@ SAMPLE_BYTES = 3000
 # The handler of a mapping is there once a loader has used one.
 _PRELUDE = """
 import ctypes, faulthandler, mmap, os, signal, sys, tempfile
-import forebay
+import forebay, forebay_lab
 
 def loader(path):
     return forebay.Loader(path, 20, order="sequential", strategy="mmap", world="single", epochs=1)
@@ -61,6 +61,7 @@ if sys.argv[6] == "one core":
 if sys.argv[6] == "blocked":
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 try:
+    strategy = forebay_lab.strategy(strategy)
     with forebay.Loader(path, 20, order=order, strategy=strategy, seed=1, world="single", epochs=2, memory="4MiB") as loader:
         if sys.argv[6] == "late":
             faulthandler.enable()
@@ -123,7 +124,8 @@ def test_a_program_that_blocks_all_signals_is_not_ended(cut):
 def test_the_scan_of_a_file_that_is_cut_off_meanwhile_is_an_error(cut):
     # The scan stops at a page; the file is cut off before it goes on.
     code = """
-with forebay.Loader(sys.argv[1], 20, order="sequential", strategy="lmm-dio", world="single", epochs=1) as loader:
+strategy = forebay_lab.strategy("lmm-dio")
+with forebay.Loader(sys.argv[1], 20, order="sequential", strategy=strategy, world="single", epochs=1) as loader:
     pass
 """
     process = support.Process(_PRELUDE + code, cut, environment={"FOREBAY_FAILPOINT": "stop:scan:40"})

@@ -19,9 +19,9 @@ import pytest
 
 import forebay
 from forebay import FormatError, OptionError, StorageError
-from forebay.tools.bench import containers, generate, workload
-from forebay.tools.bench.sample import MIN_SAMPLE_BYTES, Field, Sample
-from forebay.tools.demo import datum
+from forebay.tools.convert import datum
+from forebay_lab.bench import containers, generate, workload
+from forebay_lab.bench.sample import MIN_SAMPLE_BYTES, Field, Sample
 from support import DEADLINE_S, ROOT
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'forebay[bench]'")
@@ -131,7 +131,7 @@ def test_the_rules_of_scaling_are_data():
 
 def broken(directory, old, new):
     """The file of `fefs` with something changed."""
-    text = (ROOT / "benches/workloads/fefs.toml").read_text()
+    text = (ROOT / "lab/studies/workloads/fefs.toml").read_text()
     assert old in text
     path = directory / "fefs.toml"
     path.write_text(text.replace(old, new))
@@ -373,7 +373,7 @@ def test_what_an_older_recipe_made_is_made_again(tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from forebay.tools.bench import workload
+from forebay_lab.bench import workload
 def progress(what, done, total):
     if done > total // 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -454,4 +454,4 @@ def test_the_page_on_workloads_says_what_the_files_say():
 
 
 def test_the_repository_shows_the_workload_files():
-    assert (ROOT / "benches/workloads").resolve() == ROOT / "python/forebay/tools/bench/workloads"
+    assert (ROOT / "lab/studies/workloads").resolve() == ROOT / "lab/python/forebay_lab/bench/workloads"

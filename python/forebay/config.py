@@ -260,7 +260,7 @@ class Reading:
     """How the node finds and reads samples. ``config.strategy`` holds what was asked for."""
 
     locate: str
-    """How samples are found: ``Strategy(locate=)``."""
+    """How samples are found: ``index``, or as ``forebay_lab.Strategy(locate=)`` says."""
     io_mode: str
     """``planned``: readers read for all ranks of the node; ``mapped``: each rank copies from its
     own mapping; ``cursor_walk``: readers or ranks find records by walking a mapping."""

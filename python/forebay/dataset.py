@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, overload
 
 from forebay import _native
@@ -292,6 +293,13 @@ class Dataset:
     def native(self) -> _native.Dataset:
         """The Rust object behind this one."""
         return self._native
+
+    def native_of(self, module: ModuleType) -> _native.Dataset:
+        """Return the Rust object; the files are opened again for another native module."""
+        if type(self._native) is module.Dataset:
+            return self._native
+        whole: _native.Dataset = module.Dataset(self._opened_paths, **self._options)
+        return whole if self._ids is None else whole.select(self._ids)
 
     @property
     def format(self) -> str:

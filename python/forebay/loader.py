@@ -184,7 +184,7 @@ class Loader(Generic[T]):
         Seed of all shuffles, together with the epoch; 0 to 2**64 - 1. Default 0.
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         The ranks of the job, and where they are found. Default ``"auto"``.
-    strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", ...} or Strategy
+    strategy : {"forebay", "mmap", "pread", "io_uring", "store"} or Strategy
         How samples are fetched; it never changes which. Default ``"forebay"``. ``lmdb`` and the
         steps of LMDBIO (docs/options.md) exist for comparison.
     memory : int or str
@@ -454,6 +454,8 @@ class Loader(Generic[T]):
 
     def _make_engine(self, channel: Channel | None) -> _native.Engine:
         rank_info = self._rank_info
+        strategy = strategy_for(self._options, works_ahead=self._pipeline is not None)
+        native = strategy.NATIVE
         shared = {
             "name": self.name,
             "size": rank_info.size,
@@ -463,7 +465,7 @@ class Loader(Generic[T]):
             "last_batch": self._options["last_batch"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "strategy": asdict(strategy_for(self._options, works_ahead=self._pipeline is not None)),
+            "strategy": asdict(strategy),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
             "decode": self._dataset.decoders,
@@ -490,7 +492,9 @@ class Loader(Generic[T]):
                 facts["tiers"] = facts["tiers"] | {"tiers": unnamed}
             try:
                 compare(channel, facts, self._options["timeout"])
-                links, listener = endpoints.meet(rank_info, channel, self._options["timeout"])
+                links, listener = endpoints.meet(
+                    rank_info, channel, self._options["timeout"], native.Listener
+                )
             finally:
                 # From here on the engine watches the processes of the node.
                 channel.close()
@@ -504,7 +508,9 @@ class Loader(Generic[T]):
             "tier_daemon": [sys.executable, "-m", "forebay.tools.tiers"],
             "links": links,
         }
-        engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
+        engine: _native.Engine = native.Engine(
+            self._dataset.native_of(native), json.dumps(shared | own), listener=listener
+        )
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
         self._check_weights(engine)

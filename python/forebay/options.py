@@ -22,7 +22,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from types import ModuleType
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from forebay import _native
 from forebay._core import OptionError, option_error
@@ -40,6 +41,7 @@ __all__ = [
     "Tier",
     "parse_bytes",
     "resolve",
+    "strategy_of",
 ]
 
 ORDERS, LASTS, BAD_SAMPLES = (
@@ -48,30 +50,19 @@ ORDERS, LASTS, BAD_SAMPLES = (
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
-# Presets by name. The steps of LMDBIO, from `lmm` on, are in the order of the paper; `async` and
-# `async-db` are Lee et al.'s.
+# Presets by name; forebay_lab has those of papers.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
     "pread": {"access": "pread"},
     "io_uring": {"access": "io_uring"},
     "store": {"store": AUTO},
-    "lmdb": {"locate": "cursor", "access": "mmap"},
-    "lmm": {"locate": "cursor", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
-    "lmm-dm": {"locate": "handoff", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
-    "lmm-dio": {"locate": "scan", "access": "pread", "readers": PER_NODE, "coalesce": 1},
-    "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": PER_NODE, "coalesce": 1},
-    "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": PER_NODE},
-    "lmm-dio-prov-coal-stag": {
-        "locate": "provenance",
-        "access": "pread",
-        "readers": PER_NODE,
-        "stagger": AUTO,
-    },
-    "async": {"access": "pread", "readers": PER_RANK, "prefetch_windows": 1},
-    "async-db": {"access": "pread", "readers": PER_RANK, "prefetch_windows": 2},
 }
-STRATEGIES = tuple(PRESETS)
+# Names that forebay_lab adds, for a hint.
+_OF_LAB = (
+    "lmdb", "lmm", "lmm-dm", "lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal", "lmm-dio-prov-coal-stag",
+    "async", "async-db",
+)  # fmt: skip
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
 COLLATES = ("stack", "pad", "list", "ragged")
 FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
@@ -262,16 +253,6 @@ class Strategy:
 
     Parameters
     ----------
-    locate : {"index", "cursor", "handoff", "scan", "provenance"}
-        How the extent of a sample is found. ``index``: by the sidecar. ``provenance``: by an index
-        that is computed from the recipe of the container's layout; without a recipe, by the sidecar
-        (one of ``Loader.config.fallbacks``). The others exist for comparison. ``cursor``: by a walk
-        from record to record, as programs do that use LMDB's library. The readers of a node walk
-        for all its ranks; where ``readers`` is not given, each rank walks for itself and copies
-        from its own mapping. This needs ``access="mmap"`` and the order ``sequential`` or
-        ``contiguous``. ``handoff``: by such a walk of one root of the job at a time, which hands
-        its cursor to the next; ``sequential`` only. ``scan``: by an index that one process builds
-        with such a walk when the loader is made.
     access : {"auto", "mmap", "pread", "io_uring"}
         How samples are read. ``auto`` uses ``mmap`` only for local files that are resident in the
         page cache, and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel
@@ -327,7 +308,9 @@ class Strategy:
         If a value is none of those above, or two values contradict each other.
     """
 
-    locate: str = "index"
+    NATIVE: ClassVar[ModuleType] = _native
+    """The native module whose engine has what the strategy asks for."""
+
     access: str = "auto"
     readers: int | str | None = None
     direct: bool | None = None
@@ -494,19 +477,35 @@ def _order(name: str, value: object) -> str | _OrderKind | Given | Weighted | Ca
     return str(value)
 
 
-def _strategy(name: str, value: object) -> Strategy:
-    """Accept a name, a `Strategy`, ``forebay:access=pread,readers=2``, or a TOML table."""
+def strategy_of(
+    origin: str,
+    value: object,
+    presets: Mapping[str, Mapping[str, Any]] = PRESETS,
+    kind: type[Strategy] = Strategy,
+) -> Strategy:
+    """Accept a name, a `Strategy`, ``forebay:access=pread,readers=2``, or a TOML table.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these; the message begins with ``origin``.
+    """
     if isinstance(value, Strategy):
         return value
     details: dict[str, Any] = {}
     if isinstance(value, Mapping):
         details = dict(value)
         value = details.pop("name", "forebay")
-        _check_keys(name, details, Strategy)
+        _check_keys(origin, details, kind)
     elif isinstance(value, str) and ":" in value:
         value, _, text = value.partition(":")
-        details = _details(name, text, Strategy)
-    return _make(name, Strategy, {**PRESETS[_choice(name, value, STRATEGIES)], **details})
+        details = _details(origin, text, kind)
+    if value in _OF_LAB and value not in presets:
+        raise option_error(
+            f"{origin}: expected one of {', '.join(presets)}; found {value!r}",
+            f"the strategies of papers are in forebay-lab: strategy=forebay_lab.strategy({value!r})",
+        )
+    return _make(origin, kind, {**presets[_choice(origin, value, tuple(presets))], **details})
 
 
 def _check_keys(name: str, found: Iterable[str], kind: type[_OrderKind | Strategy]) -> None:
@@ -716,7 +715,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("name", "train", _checked("name", _same), "tells several loaders of one job apart"),
     Option("seed", 0, _checked("seed", _number), "with the epoch, decides every shuffle"),
     Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
-    Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
+    Option("strategy", Strategy(), strategy_of, "how samples are fetched: " + ", ".join(PRESETS)),
     Option("memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"),
     Option("tiers", (), _tiers, "directories of the node that keep copies: PATH:SIZE, the nearest first"),
     Option(

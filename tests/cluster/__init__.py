@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay.tools.cluster import Cluster, ClusterError
+from forebay_lab.cluster import Cluster, ClusterError
 
 WITHIN_S = support.DEADLINE_S
 

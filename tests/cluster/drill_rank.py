@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import forebay
+import forebay_lab
 from ranks.nodes import FileComm
 
 
@@ -47,7 +48,10 @@ class Rank:
         # Headers are read here; everything else comes later.
         dataset = forebay.open(wanted["path"])
         self.reach("start")
-        with forebay.Loader(dataset, world=world, memory="32MiB", **wanted["options"]) as loader:
+        options = wanted["options"]
+        if "strategy" in options:
+            options["strategy"] = forebay_lab.strategy(options["strategy"])
+        with forebay.Loader(dataset, world=world, memory="32MiB", **options) as loader:
             self.reach("made")
             for _ in range(wanted["epochs"]):
                 for step, _ in enumerate(loader):

@@ -24,8 +24,8 @@ PACKAGES = ("numpy", "mpi4py", "mpich", "click", "msgspec", "rich")
 DRIVER = """
 import json, subprocess, sys
 from contextlib import nullcontext
-from forebay.tools.ranks import launch
-from forebay.tools.cluster import Cluster
+from forebay_lab.ranks import launch
+from forebay_lab.cluster import Cluster
 
 wanted = json.loads(sys.argv[1])
 per_node = wanted["per_node"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from forebay.tools.ranks import launch
+from forebay_lab.ranks import launch
 from support import DEADLINE_S
 
 dlio = pytest.importorskip("dlio_benchmark", reason="the environment has no DLIO")

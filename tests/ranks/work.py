@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import forebay
+import forebay_lab
 import support
 from forebay import Config
 from ranks import nodes
@@ -42,8 +43,8 @@ def make(path: str | forebay.Dataset, world: Mapping[str, Any], options: Mapping
     options = {"memory": MEMORY, **options}
     if (group := options.pop("group", None)) is not None:
         options["order"] = forebay.Group(**group)
-    if isinstance(options.get("strategy"), dict):
-        options["strategy"] = forebay.Strategy(**options["strategy"])
+    if isinstance(strategy := options.get("strategy"), str | dict):
+        options["strategy"] = forebay_lab.strategy(strategy)
     if (given := options.pop("given", None)) is not None:
         samples = len(records(path))
         options["order"] = lambda epoch: given_ids(samples, given, epoch)

@@ -18,11 +18,12 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::batch::{dtype_of, field_shape, object};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
-use crate::{log, recipe};
+use crate::log;
+use crate::plugins::plugins;
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
-pub(crate) struct Dataset {
+pub struct Dataset {
     source: Arc<IndexedDataset>,
 }
 
@@ -54,7 +55,7 @@ impl Dataset {
     }
 
     /// Runs a call that may wait for storage, in such a way that Ctrl-C ends it.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub fn ask<T: Send + 'static>(
         &self,
         py: Python<'_>,
         progress: Option<Py<PyAny>>,
@@ -91,7 +92,7 @@ pub(crate) fn describe_fields<'py>(
 }
 
 /// As the objects that Python's `json` makes of it.
-pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+pub fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(value).expect("a report can be written as JSON");
     py.import("json")?.call_method1("loads", (text,))
 }
@@ -156,8 +157,11 @@ impl Dataset {
             check.map_err(|wrong| wrong_option(py, format!("decode= of field {name:?}: {wrong}"), ""))?;
         }
         let open = move |_: &dyn Host| {
-            let computer = Arc::new(forebay_recipe::KeptRecipes);
-            Ok(IndexedDataset::open(&paths, &options)?.computing_with(computer).decoding_with(decoders))
+            let dataset = IndexedDataset::open(&paths, &options)?.decoding_with(decoders);
+            Ok(match plugins().computer() {
+                Some(computer) => dataset.computing_with(computer),
+                None => dataset,
+            })
         };
         let source = detached(py, None, |caller| offload(caller, "a data set is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
@@ -211,42 +215,6 @@ impl Dataset {
         let built = self.ask(py, progress, BUILT, move |source, caller| source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
-        recipe::put(&mut value, None);
-        json(py, &value)
-    }
-
-    #[pyo3(signature = (*, beside = false, progress = None))]
-    fn build_with_recipe<'py>(
-        &self,
-        py: Python<'py>,
-        beside: bool,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
-        let (built, recipe) =
-            self.ask(py, progress, BUILT, move |source, caller| recipe::build(source, place, caller))?;
-        let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
-        value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
-        recipe::put(&mut value, Some(recipe));
-        json(py, &value)
-    }
-
-    #[pyo3(signature = (path, *, beside = false, progress = None))]
-    #[allow(clippy::needless_pass_by_value)] // the binding hands paths over by value
-    fn declare_recipe<'py>(
-        &self,
-        py: Python<'py>,
-        path: PathBuf,
-        beside: bool,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
-        let (report, declared) = self.ask(py, progress, "a recipe is compared", move |source, caller| {
-            recipe::declare(source, &path, place, caller)
-        })?;
-        let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
-        value["sidecar"] = serde_json::Value::Null;
-        recipe::put(&mut value, Some(Ok(declared)));
         json(py, &value)
     }
 
@@ -351,11 +319,7 @@ impl Dataset {
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.ask(py, None, "a data set is inspected", |source, caller| {
-            let mut value = source.inspect(caller)?;
-            value["recipe"] = serde_json::to_value(recipe::find(source)).unwrap_or_default();
-            Ok(value)
-        })?;
+        let value = self.ask(py, None, "a data set is inspected", IndexedDataset::inspect)?;
         json(py, &value)
     }
 
@@ -389,12 +353,10 @@ impl Dataset {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
-        let (found, recipe) = self.ask(py, progress, "a data set is verified", move |source, caller| {
-            Ok((source.verify(threads, listed, caller)?, recipe::verify(source, threads, caller)?))
+        let found = self.ask(py, progress, "a data set is verified", move |source, caller| {
+            source.verify(threads, listed, caller)
         })?;
-        let mut value = serde_json::to_value(&found).expect("a verification can be written as JSON");
-        recipe::put(&mut value, recipe);
-        json(py, &value)
+        json(py, &serde_json::to_value(&found).expect("a verification can be written as JSON"))
     }
 }
 

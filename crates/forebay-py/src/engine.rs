@@ -1,9 +1,6 @@
 //! `forebay._native.Engine`: a loader of one rank.
 
-use std::sync::Arc;
-
-use forebay_engine::{Delivery, IndexedDataset, Locate, Options, Strategies};
-use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks};
+use forebay_engine::{Delivery, Options};
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
@@ -14,6 +11,7 @@ use crate::dataset::{Dataset, describe_fields};
 use crate::errors::raise;
 use crate::listener::Listener;
 use crate::log;
+use crate::plugins::plugins;
 use crate::state::OrderState;
 
 /// See `python/forebay/_native.pyi`.
@@ -23,19 +21,6 @@ pub(crate) struct Engine {
     /// The numpy types of the fields, which take longer to make than handing out a batch, and what
     /// is delivered of each.
     kinds: Vec<(Py<PyArrayDescr>, Delivery)>,
-}
-
-/// The strategies that the options ask for.
-fn strategies(source: &IndexedDataset, options: &Options) -> Strategies {
-    let dataset = || Arc::clone(source.dataset());
-    let mut strategies = Strategies::default();
-    match options.strategy.locate {
-        Locate::Cursor => strategies.locators = Some(Arc::new(CursorWalks::new(dataset()))),
-        Locate::Handoff => strategies.locators = Some(Arc::new(HandoffWalks::new(dataset()))),
-        Locate::Scan => strategies.scanner = Some(Arc::new(CursorScan::new(dataset()))),
-        Locate::Index | Locate::Provenance => {}
-    }
-    strategies
 }
 
 #[pymethods]
@@ -53,7 +38,7 @@ impl Engine {
         let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
         let source = dataset.source();
         let listener = listener.and_then(Listener::take);
-        let strategies = strategies(&source, &options);
+        let strategies = plugins().strategies(&source, &options);
         let engine = detached(py, progress, |caller| {
             forebay_engine::Engine::new(source, options, strategies, listener, caller)
         })?;

@@ -43,7 +43,7 @@ pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
 }
 
 /// The Python exception for an engine error; the hint goes below the message.
-pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     if matches!(error, Error::Interrupted)
         && let Err(signal) = py.check_signals()
     {
@@ -89,12 +89,12 @@ fn os_error(
 }
 
 /// An option error that the bindings find themselves.
-pub(crate) fn wrong_option(py: Python<'_>, message: impl Into<String>, hint: impl Into<String>) -> PyErr {
+pub fn wrong_option(py: Python<'_>, message: impl Into<String>, hint: impl Into<String>) -> PyErr {
     raise(py, &Error::Options { message: message.into(), hint: hint.into() })
 }
 
 /// Storage that failed, found by the bindings themselves.
-pub(crate) fn storage(py: Python<'_>, text: &str, source: &std::io::Error, path: &Path) -> PyErr {
+pub fn storage(py: Python<'_>, text: &str, source: &std::io::Error, path: &Path) -> PyErr {
     let raised = classes(py)
         .and_then(|classes| os_error(py, &classes.storage, text, source.raw_os_error(), Some(path)));
     raised.unwrap_or_else(|failure| failure)

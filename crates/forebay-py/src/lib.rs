@@ -1,4 +1,5 @@
-//! Python bindings of Forebay: conversions, errors, the GIL; nothing else.
+//! Python bindings of Forebay: conversions, errors, the GIL; nothing else. [`add_to`] adds them to
+//! a native module.
 //!
 //! Every call that may wait lets other Python threads run and looks for signals at least every 100
 //! ms. No engine thread ever attaches to the interpreter or holds a Python object.
@@ -6,17 +7,16 @@
 mod batch;
 mod caller;
 mod daemon_thread;
-mod dataset;
+pub mod dataset;
 mod engine;
-mod errors;
+pub mod errors;
 mod forecast;
 mod limit;
 mod listener;
 mod log;
 mod options;
-mod pfs;
+mod plugins;
 mod read_ids;
-mod recipe;
 mod run;
 mod runtime_directory;
 mod siblings;
@@ -30,8 +30,11 @@ use forebay_format::{Format, SchemaChoice};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-#[pymodule(gil_used = false)]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub use plugins::{NoPlugins, Plugins};
+
+/// Adds classes and functions to a native module that plugs these strategies in.
+pub fn add_to(module: &Bound<'_, PyModule>, plugins: impl Plugins + 'static) -> PyResult<()> {
+    plugins::set(plugins);
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("ENDPOINT_BYTES", forebay_engine::mesh::ENDPOINT_BYTES)?;
     module.add("MAX_NODES", forebay_engine::mesh::MAX_NODES)?;
@@ -70,11 +73,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sidecars::describe_sidecar, module)?)?;
     module.add_function(wrap_pyfunction!(run::run_usage, module)?)?;
     module.add_function(wrap_pyfunction!(forecast::tier_forecast, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_suggested_time_scale, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_limit, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
     Ok(())
 }

@@ -31,9 +31,14 @@ _ENDPOINT_RECORD = struct.Struct(
 
 
 def meet(
-    rank_info: RankInfo, channel: Channel, deadline_s: float
+    rank_info: RankInfo,
+    channel: Channel,
+    deadline_s: float,
+    listener_type: type[_native.Listener] = _native.Listener,
 ) -> tuple[dict[str, Any] | None, _native.Listener | None]:
     """Exchange what links between the nodes need (collective over the job).
+
+    The listener is of ``listener_type``, the class of the engine's native module.
 
     Returns
     -------
@@ -51,7 +56,7 @@ def meet(
         If not all ranks take part within ``deadline_s`` seconds.
     """
     leads = rank_info.rank == rank_info.local_ranks[0] and len(rank_info.local_ranks) < rank_info.size
-    listener, problem = _listen() if leads else (None, "")
+    listener, problem = _listen(listener_type) if leads else (None, "")
     own = _ENDPOINT_RECORD.pack(
         rank_info.local_ranks[0],
         os.getpid(),
@@ -100,9 +105,9 @@ def meet(
     return spec, listener
 
 
-def _listen() -> tuple[_native.Listener | None, str]:
+def _listen(listener_type: type[_native.Listener]) -> tuple[_native.Listener | None, str]:
     try:
-        return _native.Listener(os.environ.get(INTERFACE_VARIABLE) or None), ""
+        return listener_type(os.environ.get(INTERFACE_VARIABLE) or None), ""
     except ForebayError as error:
         return None, str(error)
 

@@ -1,7 +1,8 @@
 """The list of commands and what they share.
 
 Each command is a module with one function ``command``; the table below is all that ``forebay
---help`` needs to import.
+--help`` needs to import. Other distributions add commands by entry points of the group
+``forebay.commands``: each is a package with such modules and such a table ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -25,16 +26,15 @@ COMMANDS = {
     "inspect": "Print format, shards, samples, sizes and layout of a data set.",
     "verify": "Read and check every sample of a data set.",
     "convert": "Write the samples of a data set in another format.",
-    "bench": "Compare strategies on a data set and print where the time goes.",
     "run": "Run an unchanged program through storage tiers.",
     "top": "Show what running programs and loaders read from storage tiers.",
     "limit": "Measure the read rate of the page cache, or of a storage with --cold.",
     "cache": "Show, check or delete what the storage tiers hold, and sidecars.",
     "store": "Keep shares of in-memory stores between jobs.",
-    "pfs": "Mount a directory as an emulated parallel file system.",
-    "report": "Write an HTML page from a result or an event log.",
-    "demo": "Train a small model from an LMDB file on MPI ranks of this machine.",
 }
+
+# Commands of forebay-lab, for a hint where it is not installed.
+_OF_LAB = ("bench", "demo", "pfs", "recipe", "report")
 
 
 class Group(click.Group):
@@ -53,21 +53,44 @@ class Group(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
 
 
+def packages() -> dict[str, Mapping[str, str]]:
+    """Return the packages of commands, with what help says of each command."""
+    from importlib.metadata import entry_points
+
+    added = {entry.module: entry.load() for entry in entry_points(group="forebay.commands")}
+    return {"forebay.cli": COMMANDS, **added}
+
+
 class _Commands(Group):
     """A group that imports a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for commands in packages().values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"forebay.cli.{cmd_name}").command
-        return command
+        if cmd_name in COMMANDS:
+            return _command("forebay.cli", cmd_name)
+        for package, commands in packages().items():
+            if cmd_name in commands:
+                return _command(package, cmd_name)
+        if cmd_name in _OF_LAB:
+            raise click.UsageError(
+                f"`forebay {cmd_name}` is a command of forebay-lab, which is not installed\n"
+                "hint: pip install 'forebay[lab]'",
+                ctx,
+            )
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for package, commands in packages().items():
+            distribution = package.partition(".")[0].replace("_", "-")
+            with formatter.section("Commands" if package == "forebay.cli" else f"Commands of {distribution}"):
+                formatter.write_dl(list(commands.items()))
+
+
+def _command(package: str, name: str) -> click.Command:
+    command: click.Command = importlib.import_module(f"{package}.{name}").command
+    return command
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,23 +20,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Write the sidecar beside the data, for all users, not into the cache directory.",
 )
-@click.option(
-    "--provenance",
-    is_flag=True,
-    help="Also derive a recipe: a few numbers from which the layout can be computed.",
-)
-@click.option(
-    "--provenance-from",
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Take the recipe from this file; read 16 leaf pages instead of the tree. Verify it with `forebay verify`.",
-)
 @as_json
 def command(
     opening: Callable[[], Dataset],
     sidecar_in_dataset: bool,
-    provenance: bool,
-    provenance_from: Path | None,
     as_json: bool,
 ) -> None:
     """Build the index of DATASET and store it in a sidecar.
@@ -46,27 +32,21 @@ def command(
 
     The index has the location of each sample, so that opening the data set needs no search. The
     sidecar is a file in the user's cache directory.
-
-    The index can also be computed from a recipe (docs/provenance.md), without reading the tree. The
-    recipe is stored beside the sidecar.
     """
-    from forebay.cli.output import bytes_text, print_json, print_pairs, progress
+    from forebay.cli.output import print_json, print_pairs, progress
 
-    if provenance and provenance_from:
-        raise click.UsageError(
-            "--provenance looks for a recipe, --provenance-from is given one: name one of them"
-        )
-    native = opening().native
     with progress() as report:
-        if provenance_from:
-            found = native.declare_recipe(str(provenance_from), beside=sidecar_in_dataset, progress=report)
-        elif provenance:
-            found = native.build_with_recipe(beside=sidecar_in_dataset, progress=report)
-        else:
-            found = native.build_index(beside=sidecar_in_dataset, progress=report)
+        found = opening().native.build_index(beside=sidecar_in_dataset, progress=report)
     if as_json:
         print_json(found)
         return
+    print_pairs(index_pairs(found))
+
+
+def index_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what there is to print about an index that was built."""
+    from forebay.cli.output import bytes_text
+
     excluded = ", ".join(f"{name} ({count})" for name, count in found["excluded"].items())
     pairs: list[tuple[str, object]] = [
         ("samples", found["samples"]),
@@ -79,19 +59,4 @@ def command(
     ]
     if found["sidecar"]:
         pairs.append(("sidecar", f"{found['sidecar']} ({bytes_text(found['sidecar_bytes'])})"))
-    print_pairs([*pairs, *recipe_pairs(found)])
-
-
-def recipe_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return what there is to print about a recipe."""
-    from forebay.cli.output import bytes_text
-
-    if reason := found["no_recipe"]:
-        return [("recipe", f"none; the sidecar serves instead: {reason}")]
-    if not (recipe := found["recipe"]):
-        return []
-    size = bytes_text(recipe["recipe_bytes"])
-    if recipe["list_bytes"]:
-        size += f" and lists of {bytes_text(recipe['list_bytes'])}"
-    state = "verified" if recipe["verified"] else "unverified: run `forebay verify`"
-    return [("recipe", text) for text in recipe["recipes"]] + [("", f"{recipe['path']} ({size}; {state})")]
+    return pairs

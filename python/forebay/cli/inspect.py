@@ -90,8 +90,6 @@ def _for_people(found: dict[str, Any], fields: list[Any]) -> Iterator[tuple[str,
         yield "layout", ", ".join(f"{key.replace('_', ' ')} {_text(value)}" for key, value in layout.items())
     sidecar = found["sidecar"]
     yield "index", "no sidecar" if sidecar is None else f"{sidecar['path']} ({bytes_text(sidecar['bytes'])})"
-    if found["recipe"]:
-        yield "recipe", ", ".join(f"{key} {value}" for key, value in found["recipe"].items())
     if order:
         yield from _order(order)
     yield "fingerprint", found["fingerprint"]

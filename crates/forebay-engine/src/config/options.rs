@@ -112,7 +112,7 @@ impl StrategyChoice {
             let (locate, access) = (quoted(&self.locate), quoted(&self.access));
             return wrong(
                 format!("Strategy(locate={locate}, access={access}): a cursor walks through a mapping"),
-                "add access=\"mmap\", or take strategy=\"lmdb\"",
+                "add access=\"mmap\", or take forebay_lab.strategy(\"lmdb\")",
             );
         }
         if self.store.is_some() {

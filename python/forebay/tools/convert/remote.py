@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -64,9 +65,8 @@ def local_copies(
     if not any(remote_scheme(path) for path in paths):
         yield tuple(paths)
         return
-    from forebay.tools.scratch import scratch
-
-    with scratch("forebay-convert-", directory) as place:
+    with tempfile.TemporaryDirectory(prefix="forebay-convert-", dir=directory) as made:
+        place = Path(made)
         found: list[str] = []
         objects: list[_Object] = []
         for number, path in enumerate(paths):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from forebay._core import option_error
+from forebay.tools.convert import datum
 from forebay.tools.convert.columns import Column, names, payload, require
 from forebay.tools.convert.source import Source
-from forebay.tools.demo import datum
 
 __all__ = ["check", "write"]
 

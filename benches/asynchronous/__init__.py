@@ -1,1 +1,0 @@
-"""The sections of ``benches/async.py``, one idea each."""

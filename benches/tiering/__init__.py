@@ -1,1 +1,0 @@
-"""The sections of ``benches/tiers.py``, one idea each."""

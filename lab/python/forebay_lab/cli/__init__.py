@@ -1,0 +1,10 @@
+"""The commands that forebay-lab adds to ``forebay``."""
+
+COMMANDS = {
+    "bench": "Compare strategies on a data set and print where the time goes.",
+    "pfs": "Mount a directory as an emulated parallel file system.",
+    "recipe": "Derive, declare and verify recipes of LMDB files.",
+    "report": "Write an HTML page from a result or an event log.",
+    "demo": "Train a small model from an LMDB file on MPI ranks of this machine.",
+}
+"""What ``forebay --help`` says of each; it is ``command`` of the module of its name."""

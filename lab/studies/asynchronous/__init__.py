@@ -1,0 +1,1 @@
+"""The sections of ``lab/studies/async.py``, one idea each."""

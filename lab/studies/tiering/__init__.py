@@ -1,0 +1,1 @@
+"""The sections of ``lab/studies/tiers.py``, one idea each."""
