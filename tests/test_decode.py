@@ -608,6 +608,53 @@ def jpeg_of_two_frames():
     return data[:at] + segment + data[at:]
 
 
+def jpeg_of_two_frames_around_its_scan():
+    """A JPEG with a frame header at its end."""
+    data = photos.encoded(photos.photo(0))
+    at = data.index(b"\xff\xc0")
+    return data[:-2] + data[at : at + 19] + data[-2:]
+
+
+def jpeg_of_codes_of_one_bit():
+    """A JPEG whose first Huffman table has two codes of one bit, so that one is all ones."""
+    data = bytearray(photos.encoded(photos.photo(0)))
+    at = data.index(b"\xff\xc4") + 5
+    lengths = data[at : at + 16]
+    data[at], data[at + 1 + next(n for n, count in enumerate(lengths[1:]) if count >= 2)] = 2, 0
+    return bytes(data)
+
+
+def progressive_jpeg(at, value):
+    """A progressive JPEG with another byte in the header of its first scan."""
+    data = bytearray(photos.encoded(photos.photo(0), progressive=True))
+    data[data.index(b"\xff\xda") + at] = value
+    return bytes(data)
+
+
+def progressive_jpeg_that_ends_between_its_scans():
+    """A progressive JPEG of which libjpeg guesses what its other scans hold."""
+    data = photos.encoded(photos.photo(0), progressive=True)
+    at = data.index(b"\xff\xc4", data.index(b"\xff\xda", data.index(b"\xff\xda") + 2))
+    return data[:at] + b"\xff\xd9" + data[at:]
+
+
+def png_of_palette(length):
+    """A PNG of one pixel whose palette has this length."""
+    plain = png_of_size(1, 1)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 0))
+    return (
+        plain[:8]
+        + header
+        + chunk(b"PLTE", bytes(length))
+        + chunk(b"IDAT", zlib.compress(b"\0\1"))
+        + plain[-12:]
+    )
+
+
 GOOD = photos.encoded(photos.photo(0))
 GOOD_PNG = photos.encoded(photos.photo(0), "PNG")
 BROKEN = {
@@ -622,6 +669,14 @@ BROKEN = {
     "jpeg bomb": jpeg_of_size(65_000, 65_000),
     "jpeg of no rows": jpeg_of_size(100, 0),
     "jpeg of two frames": jpeg_of_two_frames(),
+    "jpeg of two frames around its scan": jpeg_of_two_frames_around_its_scan(),
+    "jpeg with a second start": GOOD[:-2] + GOOD[:2] + GOOD[-2:],
+    "jpeg of impossible codes": jpeg_of_codes_of_one_bit(),
+    "jpeg of a scan to coefficient 1": progressive_jpeg(12, 1),
+    "jpeg of scans that lack coefficients": progressive_jpeg_that_ends_between_its_scans(),
+    "jpeg of a scan of 14 bits less": progressive_jpeg(13, 14),
+    "png of a palette that is cut": png_of_palette(4),
+    "png with a wrong checksum": GOOD_PNG[:-20] + bytes([GOOD_PNG[-20] ^ 1]) + GOOD_PNG[-19:],
     "png cut in its header": GOOD_PNG[:20],
     "png cut in its pixels": GOOD_PNG[: len(GOOD_PNG) // 2],
     "png bomb": png_of_size(2**31 - 1, 2**31 - 1),
@@ -649,6 +704,8 @@ def test_a_broken_image_is_a_bad_sample(tmp_path, name, how):
         assert '"jpg"' in message
         assert "expected" in message
         assert "found" in message
+        assert "panic" not in message
+        assert "{" not in message
         found = int(message.split("at offset ")[1].split(":")[0])
         assert offset <= found <= offset + len(BROKEN[name])
     with warnings.catch_warnings():

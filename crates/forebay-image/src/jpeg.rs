@@ -18,7 +18,7 @@ use crate::crop::Crop;
 use crate::error::ImageError;
 use crate::jpeg_enlarge::{Samples, enlarge};
 use crate::jpeg_frame::Frame;
-use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk, inks_of_ycck};
+use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk, from_rgb, inks_of_ycck};
 use crate::spec::{ImageSpec, Mode};
 
 /// How much larger than the result a reduced image is at least: the reduction itself is a coarse
@@ -30,6 +30,11 @@ const MAX_ENLARGED: f64 = 2.0;
 /// Pixels beside a crop, at least, that make a difference: chrominance that is enlarged, and
 /// rounding.
 const EDGE: f64 = 2.0;
+/// What the decoder calls corrupt and is only rare: how its messages begin, and what they mean.
+const UNSUPPORTED: [(&str, &str); 2] = [
+    ("corrupt data: chroma upsample factor zero", "chrominance of more samples than luminance"),
+    ("corrupt data: non-interleaved baseline scan has", "scans of two of three components"),
+];
 /// Scans of a progressive image, at most: a real one has a dozen, and each costs a pass over it.
 const MAX_SCANS: usize = 256;
 
@@ -50,7 +55,12 @@ pub(crate) fn size(data: &[u8]) -> Result<(Frame, u32, u32), ImageError> {
 }
 
 fn failed(error: &JpegError) -> ImageError {
-    ImageError::new("JPEG", 0, "an image", error.to_string())
+    let text = error.to_string();
+    let unsupported = UNSUPPORTED.iter().find(|(start, _)| text.starts_with(start));
+    match unsupported {
+        Some((_, found)) => ImageError::new("JPEG", 0, "a kind that is supported", *found),
+        None => ImageError::new("JPEG", 0, "an image", text),
+    }
 }
 
 /// A decoder that is bounded.
@@ -66,6 +76,8 @@ pub(crate) fn decode(
     spec: &ImageSpec,
     crop: &Crop,
 ) -> Result<Pixels, ImageError> {
+    // Nothing after the end counts, also no scan.
+    let data = &data[..frame.end];
     if frame.components == 4 && !frame.is_lossless && frame.sampling != [frame.sampling[0]; 4] {
         return inks(data, frame, spec);
     }
@@ -149,6 +161,8 @@ fn interleaved(
     let mut decoder = bounded(cut.as_deref().unwrap_or(data))?;
     decoder.set_output_format(match (frame.components, spec.mode) {
         (4, _) => PixelFormat::Cmyk,
+        // Colors that are predicted have no luminance of their own.
+        (3, Mode::Gray) if frame.is_lossless => PixelFormat::Rgb,
         (_, Mode::Rgb) => PixelFormat::Rgb,
         (_, Mode::Gray) => PixelFormat::Grayscale,
     });
@@ -159,6 +173,8 @@ fn interleaved(
     let image = decoder.decode_image().map_err(|error| failed(&error))?;
     let bytes = if frame.components == 4 {
         from_cmyk(&image.data, frame.adobe.is_some(), spec.mode)
+    } else if frame.components == 3 && frame.is_lossless {
+        from_rgb(&image.data, 0, spec.mode)
     } else {
         image.data
     };

@@ -4,12 +4,7 @@
 //! image to decode, and lets a decoder end after the last row that a crop needs.
 
 use crate::error::ImageError;
-
-/// Markers.
-const SOI: u8 = 0xd8;
-const EOI: u8 = 0xd9;
-const SOS: u8 = 0xda;
-const APP14: u8 = 0xee;
+use crate::jpeg_markers::{self, APP14, EOI, Marker, Markers, SOI, SOS, is_frame, wrong};
 
 /// Where an Adobe segment says how colors are transformed; 0: they are not.
 const ADOBE_TRANSFORM: usize = 11;
@@ -38,66 +33,40 @@ pub(crate) struct Frame {
     pub(crate) is_sequential: bool,
     /// Offset of the header \[bytes\].
     pub(crate) offset: usize,
+    /// Where the image ends \[bytes\].
+    pub(crate) end: usize,
     /// Offset of the height \[bytes\].
     height_at: usize,
-    /// Offset of the entropy-coded data \[bytes\].
-    scan_at: usize,
 }
 
 impl Frame {
     /// Reads the header.
     pub(crate) fn read(data: &[u8]) -> Result<Self, ImageError> {
-        let wrong = |what: &str, offset: usize, expected: &str, found: String| {
-            Err(ImageError::new(format!("JPEG: {what}"), offset, expected, found))
-        };
         if data.get(..2) != Some(&[0xff, SOI]) {
-            return wrong("start of the image", 0, "ff d8", hex(data));
+            return Err(wrong("start of the image", 0, "ff d8", hex(data)));
         }
-        let mut at = 2;
+        let end = jpeg_markers::check(data)?;
         let mut frame: Option<Self> = None;
         let mut adobe: Option<u8> = None;
-        loop {
-            // Anything between markers is skipped, as the C library does.
-            let Some(found) =
-                data[at..].windows(2).position(|two| two[0] == 0xff && !matches!(two[1], 0 | 0xff))
-            else {
-                return wrong("header", at, "a frame and a scan", "the end of the data".into());
-            };
-            let marker = data[at + found + 1];
-            at += found + 2;
-            if marker == 0x01 || (0xd0..=SOI).contains(&marker) {
-                continue; // markers without a segment
-            }
-            if marker == EOI {
-                return wrong("header", at - 2, "a frame and a scan", "the end of the image".into());
-            }
-            let length = data.get(at..at + 2).map(|two| usize::from(u16::from_be_bytes([two[0], two[1]])));
-            let segment =
-                length.filter(|length| *length >= 2).and_then(|length| data.get(at + 2..at + length));
-            let Some(segment) = segment else {
-                let found = format!("{} bytes of {}", data.len() - at, length.unwrap_or(2));
-                return wrong(&format!("segment of marker ff {marker:02x}"), at, "a whole segment", found);
-            };
-            match marker {
-                0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
+        let mut markers = Markers::new(&data[..end]);
+        while let Some(Marker { code, at, segment }) = markers.next()? {
+            match code {
+                _ if is_frame(code) => {
                     let [precision, h0, h1, w0, w1, components, rest @ ..] = segment else {
-                        return wrong("frame header", at, "6 bytes or more", format!("{}", segment.len()));
+                        return Err(wrong("frame header", at, "6 bytes or more", segment.len().to_string()));
                     };
                     if *precision != 8 {
-                        return wrong("bits per sample", at + 2, "8", format!("{precision}"));
-                    }
-                    if frame.is_some() {
-                        return wrong("frame header", at - 2, "one", "a second one".into());
+                        return Err(wrong("bits per sample", at + 2, "8", precision.to_string()));
                     }
                     let mut sampling = [[1; 2]; 4];
                     for (factors, one) in sampling.iter_mut().zip(rest.chunks_exact(3)) {
                         *factors = [one[1] >> 4, one[1] & 15];
                         if !factors.iter().all(|factor| (1..=4).contains(factor)) {
                             let found = format!("{} x {}", factors[0], factors[1]);
-                            return wrong("sampling of a component", at + 2, "1 to 4 x 1 to 4", found);
+                            return Err(wrong("sampling of a component", at + 2, "1 to 4 x 1 to 4", found));
                         }
                     }
-                    let is_lossless = matches!(marker, 0xc3 | 0xc7 | 0xcb | 0xcf);
+                    let is_lossless = matches!(code, 0xc3 | 0xc7 | 0xcb | 0xcf);
                     let vertical = sampling.iter().map(|[_, down]| u16::from(*down)).max();
                     frame = Some(Self {
                         width: u16::from_be_bytes([*w0, *w1]),
@@ -106,14 +75,14 @@ impl Frame {
                         unit_rows: 8 * vertical.unwrap_or(1),
                         is_usual: is_usual(rest) && !is_lossless,
                         planes: planes(rest, u16::from_be_bytes([*w0, *w1]))
-                            .filter(|_| matches!(marker, 0xc0..=0xc2)),
+                            .filter(|_| matches!(code, 0xc0..=0xc2)),
                         sampling,
                         adobe: None,
                         is_lossless,
-                        is_sequential: matches!(marker, 0xc0 | 0xc1),
+                        is_sequential: matches!(code, 0xc0 | 0xc1),
                         offset: at - 2,
+                        end,
                         height_at: at + 3,
-                        scan_at: 0,
                     });
                 }
                 APP14 if segment.starts_with(b"Adobe") => {
@@ -121,7 +90,7 @@ impl Frame {
                 }
                 SOS => {
                     let Some(frame) = frame else {
-                        return wrong("header", at - 2, "a frame before its scan", "a scan".into());
+                        return Err(wrong("header", at - 2, "a frame before its scan", "a scan"));
                     };
                     let is_whole = segment.first() == Some(&frame.components);
                     let is_usual = frame.is_usual && !(adobe == Some(0) && frame.components == 3);
@@ -130,14 +99,13 @@ impl Frame {
                         planes: frame.planes.filter(|_| is_usual),
                         adobe,
                         is_sequential: frame.is_sequential && is_whole,
-                        scan_at: at + 2 + segment.len(),
                         ..frame
                     });
                 }
                 _ => {}
             }
-            at += 2 + segment.len();
         }
+        Err(wrong("header", end, "a frame and a scan", "the end of the image"))
     }
 
     /// The image cut after the `rows` first rows, rounded up to whole blocks; `None` where that is
@@ -149,8 +117,8 @@ impl Frame {
     pub(crate) fn cut(&self, data: &[u8], rows: usize) -> Option<Vec<u8>> {
         let unit = usize::from(self.unit_rows);
         let height = rows.div_ceil(unit) * unit;
-        let ends = || data[self.scan_at..].windows(2).rev().any(|two| two == [0xff, EOI]);
-        if !self.is_sequential || height >= usize::from(self.height) || !ends() {
+        let has_end = data.ends_with(&[0xff, EOI]);
+        if !self.is_sequential || height >= usize::from(self.height) || !has_end {
             return None;
         }
         let mut cut = data.to_vec();

@@ -21,6 +21,7 @@ mod error;
 mod jpeg;
 mod jpeg_enlarge;
 mod jpeg_frame;
+mod jpeg_markers;
 mod output;
 mod pixels;
 mod png;

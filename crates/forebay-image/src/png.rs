@@ -11,13 +11,26 @@ use crate::spec::Mode;
 /// Memory of the decoder besides the pixels \[bytes\]: palettes, profiles, a row.
 const MAX_OTHER_BYTES: usize = 64 << 20;
 
+/// Longest palette \[bytes\]: 256 colors.
+const MAX_PALETTE_BYTES: usize = 768;
+
 /// An image whose header was read.
 pub(crate) struct Png<'a> {
     reader: Reader<Cursor<&'a [u8]>>,
 }
 
 fn failed(error: &DecodingError) -> ImageError {
-    ImageError::new("PNG", 0, "an image", error.to_string())
+    let text = error.to_string();
+    // A chunk is shown with all of its flags.
+    let found = match text.split_once("ChunkType { type: ") {
+        Some((before, rest)) => {
+            let (name, flags) = rest.split_once(',').unwrap_or((rest, ""));
+            let after = flags.split_once('}').map_or("", |(_, after)| after);
+            format!("{before}{name}{after}")
+        }
+        None => text,
+    };
+    ImageError::new("PNG", 0, "an image", found)
 }
 
 impl<'a> Png<'a> {
@@ -29,7 +42,15 @@ impl<'a> Png<'a> {
         decoder.set_ignore_iccp_chunk(true);
         let header = decoder.read_header_info().map_err(|error| failed(&error))?;
         check_size("PNG", 0, header.width, header.height)?;
-        Ok(Self { reader: decoder.read_info().map_err(|error| failed(&error))? })
+        let reader = decoder.read_info().map_err(|error| failed(&error))?;
+        let info = reader.info();
+        if let (ColorType::Indexed, Some(palette)) = (info.color_type, &info.palette)
+            && (palette.len() % 3 != 0 || palette.len() > MAX_PALETTE_BYTES)
+        {
+            let expected = format!("at most {MAX_PALETTE_BYTES} bytes, three for each color");
+            return Err(ImageError::new("PNG: palette", 0, expected, palette.len().to_string()));
+        }
+        Ok(Self { reader })
     }
 
     /// Width and height.

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use forebay_image::{ImageDecoder, ImageSpec, Mode, PixelLayout, PixelType, Resize, SampleKey};
+use libjpeg_turbo_rs::{Encoder, PixelFormat};
 use proptest::prelude::*;
 
 #[path = "support/any_image.rs"]
@@ -80,6 +81,20 @@ proptest! {
     fn an_image_that_is_cut_off_is_an_error(kind in 0..3_usize, cut in 0.0_f64..0.9, sample: u64) {
         let data = IMAGES[kind];
         prop_assert!(decode(&data[..(data.len() as f64 * cut) as usize], sample).is_none());
+    }
+}
+
+#[test]
+fn an_image_of_arithmetic_coding_that_is_cut_off_is_an_error() {
+    let pixels: Vec<u8> = (0..48 * 40 * 3).map(|at| (at * 7 % 251) as u8).collect();
+    for is_progressive in [false, true] {
+        let encoder = Encoder::new(&pixels, 48, 40, PixelFormat::Rgb).arithmetic(true).quality(90);
+        let data = encoder.progressive(is_progressive).encode().expect("an image");
+        assert!(decode(&data, 0).is_some());
+        assert!(decode(&[&data[..], b"trailing bytes"].concat(), 0).is_some());
+        for end in 0..data.len() {
+            assert!(decode(&data[..end], 0).is_none(), "{end} of {} bytes", data.len());
+        }
     }
 }
 
