@@ -47,7 +47,9 @@ def make() -> int:
     python = ENVIRONMENT / "bin/python"
     (packages,) = (ENVIRONMENT / "lib").glob("python3*/site-packages")
     (shared,) = (frameworks.ENVIRONMENT / "lib").glob("python3*/site-packages")
-    (packages / "shared.pth").write_text(f"{frameworks.ROOT / 'python'}\n{shared}\n")
+    (packages / "shared.pth").write_text(
+        f"{frameworks.ROOT / 'python'}\n{frameworks.ROOT / 'lab/python'}\n{shared}\n"
+    )
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps"]
     for names in PACKAGES:
         if subprocess.run([*pip, *names], check=False).returncode != 0:

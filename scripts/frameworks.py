@@ -14,8 +14,8 @@ In order:
 5. TensorFlow for CPUs, JAX with Grain, DLIO with the packages that it imports, and datasets,
    Accelerate and transformers of Hugging Face are installed. Where one cannot be had, a line says
    so, and its tests are skipped.
-6. This package is put on the path: its Python files, and the libraries that ``make build`` has left
-   beside them.
+6. Forebay and its lab are put on the path: their Python files, and the libraries that ``make
+   build`` has left beside them.
 7. torch and lightning are imported. A stamp then says from which version of this script the
    environment was made.
 
@@ -227,7 +227,7 @@ def make() -> int:
     )
     packages = Path(paths.stdout.strip())
     print("empty libraries:", *replace_cuda(packages), flush=True)
-    (packages / "forebay.pth").write_text(f"{ROOT / 'python'}\n")
+    (packages / "forebay.pth").write_text(f"{ROOT / 'python'}\n{ROOT / 'lab/python'}\n")
     subprocess.run([python, "-c", _CHECK], check=True)
     (ENVIRONMENT / ".made").write_text(stamp())
     return 0

@@ -31,6 +31,9 @@ MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "-
 # Whether there is time for more of the same tests (`make test-long`).
 LONG = bool(os.environ.get("FOREBAY_LONG_TESTS"))
 
+# For interpreters in which the packages are not installed.
+PACKAGES = os.pathsep.join((str(ROOT / "python"), str(ROOT / "lab/python")))
+
 # A watchdog against hangs [s], never a measurement: a machine that compiles meanwhile takes many
 # times as long as an idle one.
 DEADLINE_S = 240

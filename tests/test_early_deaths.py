@@ -179,7 +179,7 @@ def test_a_rank_of_mpiexec_that_returns_early_is_named_where_the_launcher_ends_n
     command = [str(chosen.mpiexec), *options, "-n", str(RANKS), str(chosen.python), str(script)]
     done = subprocess.run(
         [*command, *map(str, arguments)],
-        env={**os.environ, **support.MPI_ENVIRONMENT, "PYTHONPATH": str(support.ROOT / "python")},
+        env={**os.environ, **support.MPI_ENVIRONMENT, "PYTHONPATH": support.PACKAGES},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

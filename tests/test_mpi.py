@@ -136,9 +136,8 @@ def test_the_launcher_of_another_mpi_is_an_error_that_names_both_sizes(tmp_path,
 def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records, mpich):
     command = [
         mpich.python,
-        "-m",
-        "forebay",
-        "bench",
+        "-c",
+        "from forebay_lab.cli.bench import command; command()",
         records,
         "--ranks-per-node",
         "2,1",
@@ -149,7 +148,7 @@ def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records
     ]
     done = subprocess.run(
         [*command, "--repetitions", "1", "--strategies", "forebay@sequential", "--launcher", "mpi", "--json"],
-        env={**os.environ, "PYTHONPATH": str(support.ROOT / "python")},
+        env={**os.environ, "PYTHONPATH": support.PACKAGES},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

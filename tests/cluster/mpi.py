@@ -66,7 +66,7 @@ class Mpi:
         wanted = {"program": program, "per_node": per_node, "deadline_s": support.DEADLINE_S}
         return subprocess.run(
             [self.python, "-c", DRIVER, json.dumps(wanted)],
-            env={**os.environ, "PYTHONPATH": str(support.ROOT / "python")},
+            env={**os.environ, "PYTHONPATH": support.PACKAGES},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
