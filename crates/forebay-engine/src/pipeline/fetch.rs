@@ -56,19 +56,25 @@ impl<'a> Step<'a> {
             }
             end = slot + 1;
             for (column, last) in units.iter().enumerate() {
-                let raw = (!places.is_empty()).then(|| raw_value(*pick, column)).flatten();
+                let raw = raw_value(*pick, column);
                 self.needs(*pick, column, last, |extent, is_coded| {
                     // Samples may share a coded unit.
                     if is_coded && in_place.get(extent).is_some() {
                         return;
                     }
                     if let Some(found) = self.find(extent) {
-                        in_place.found(extent, found);
+                        match raw {
+                            Some(_) => in_place.found_cell(slot * columns + column, found),
+                            None => in_place.found(extent, found),
+                        }
                         return;
                     }
                     let Some(at) = holder(&levels, 0, extent) else { return };
                     match raw {
-                        Some(raw) if raw.length >= levels[at.level].traits().straight_bytes => {
+                        Some(raw)
+                            if !places.is_empty()
+                                && raw.length >= levels[at.level].traits().straight_bytes =>
+                        {
                             let (head, unit) = (raw.offset as usize, raw.unit);
                             missing.values.push(Value {
                                 slot,

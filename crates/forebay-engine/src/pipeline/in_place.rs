@@ -2,12 +2,24 @@
 //!
 //! `fetch.rs` fills it, `sample.rs` takes bytes from it.
 
-use std::cell::Cell;
+use std::cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
 use forebay_plan::InPlaceRun;
 use forebay_types::Extent;
+
+/// Where the bytes of a column are that is one extent.
+#[derive(Clone, Copy, Default)]
+enum Cell<'a> {
+    /// Where those of its extent are.
+    #[default]
+    Extent,
+    /// In memory of a level.
+    Level(&'a [u8]),
+    /// In the batch.
+    Batch,
+}
 
 /// Where the bytes of an extent are.
 enum Place<'a> {
@@ -24,12 +36,12 @@ pub(crate) struct InPlace<'a> {
     /// Bytes of `memory` that are in use.
     used: usize,
     extents: HashMap<Extent, Place<'a>>,
-    /// Columns that are in the batch: slot times columns plus column.
-    placed: Vec<bool>,
+    /// The columns: slot times columns plus column.
+    cells: Vec<Cell<'a>>,
     /// Whether the samples at hand were looked through for what is missing.
     asked: bool,
     /// Whether a sample found bytes that are neither in memory nor here.
-    missed: Cell<bool>,
+    missed: cell::Cell<bool>,
 }
 
 impl<'a> InPlace<'a> {
@@ -56,7 +68,20 @@ impl<'a> InPlace<'a> {
 
     /// Whether a column is in the batch: slot times columns plus column.
     pub(crate) fn is_placed(&self, cell: usize) -> bool {
-        self.placed.get(cell).is_some_and(|is_placed| *is_placed)
+        matches!(self.cells.get(cell), Some(Cell::Batch))
+    }
+
+    /// The bytes of a column that is one extent in memory of a level.
+    pub(crate) fn of_cell(&self, cell: usize) -> Option<&'a [u8]> {
+        match self.cells.get(cell)? {
+            Cell::Level(bytes) => Some(bytes),
+            Cell::Extent | Cell::Batch => None,
+        }
+    }
+
+    /// Takes over a column that is one extent in memory of a level.
+    pub(crate) fn found_cell(&mut self, cell: usize, bytes: &'a [u8]) {
+        self.set(cell, Cell::Level(bytes));
     }
 
     /// Takes over an extent that is in memory of a level.
@@ -83,17 +108,26 @@ impl<'a> InPlace<'a> {
 
     /// Notes that a column is in the batch.
     pub(crate) fn place(&mut self, cell: usize) {
-        self.placed.resize(self.placed.len().max(cell + 1), false);
-        self.placed[cell] = true;
+        self.set(cell, Cell::Batch);
+    }
+
+    fn set(&mut self, cell: usize, place: Cell<'a>) {
+        self.cells.resize(self.cells.len().max(cell + 1), Cell::Extent);
+        self.cells[cell] = place;
     }
 
     /// Begins with another group of samples, which are looked through for what is missing.
     pub(crate) fn begin(&mut self) {
         self.used = 0;
         self.extents.clear();
-        self.placed.clear();
+        self.cells.clear();
         self.asked = true;
         self.missed.set(false);
+    }
+
+    /// Whether the samples at hand were looked through for what is missing.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked
     }
 
     /// Notes that bytes are neither in memory nor here.
@@ -137,9 +171,15 @@ mod tests {
         assert_eq!(in_place.get(extent(1, 1, 6)), Some(&[3; 6][..]));
         assert_eq!(in_place.get(extent(0, 104, 6)), None);
         in_place.place(4);
-        assert_eq!([3, 4, 5].map(|cell| in_place.is_placed(cell)), [false, true, false]);
+        in_place.found_cell(2, &level);
+        assert_eq!([2, 3, 4, 5].map(|cell| in_place.is_placed(cell)), [false, false, true, false]);
+        assert_eq!([2, 3, 4, 5].map(|cell| in_place.of_cell(cell).is_some()), [true, false, false, false]);
         in_place.begin();
-        assert!(in_place.get(extent(0, 5, 10)).is_none() && !in_place.is_placed(4));
+        assert!(
+            in_place.get(extent(0, 5, 10)).is_none()
+                && !in_place.is_placed(4)
+                && in_place.of_cell(2).is_none()
+        );
         assert_eq!(in_place.into_memory().len(), 19);
     }
 

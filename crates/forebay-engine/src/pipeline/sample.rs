@@ -318,14 +318,14 @@ impl<'a> Step<'a> {
             let mut end = (first + LOOK_AHEAD).min(group.end);
             let mut counted = *self.found.borrow();
             for cell in first * columns..end * columns {
-                if cell % columns == 0 {
+                if cell % columns == 0 && !in_place.is_asked() {
                     counted = *self.found.borrow();
                 }
                 if in_place.is_placed(cell) {
                     found.push(None);
                     continue;
                 }
-                match self.column(picks[cell / columns].1, cell % columns, in_place) {
+                match self.column(picks[cell / columns].1, cell, columns, in_place) {
                     Some(column) => found.push(Some(column)),
                     None => return Ok(None),
                 }
@@ -387,7 +387,8 @@ impl<'a> Step<'a> {
         for column in 0..columns {
             let length = pick.column_bytes(column);
             scratch.requested_bytes += length;
-            let Some(found) = self.column(pick, column, in_place) else { return Ok(false) };
+            let cell = slot * columns + column;
+            let Some(found) = self.column(pick, cell, columns, in_place) else { return Ok(false) };
             in_memory.push(match found {
                 Column::Memory { bytes, value, extent, unit } => {
                     self.check(&pick.planned.located, unit, extent, bytes, &value)?;
@@ -485,12 +486,18 @@ impl<'a> Step<'a> {
 
     /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim
     /// became void while waiting for them.
-    fn column<'b>(&self, pick: Pick<'a>, column: usize, in_place: &'b InPlace<'a>) -> Option<Column<'b>>
+    fn column<'b>(
+        &self,
+        pick: Pick<'a>,
+        cell: usize,
+        columns: usize,
+        in_place: &'b InPlace<'a>,
+    ) -> Option<Column<'b>>
     where
         'a: 'b,
     {
         let located = &pick.planned.located;
-        let [slice] = located.slices(pick.need, column) else { return Some(Column::Scattered) };
+        let [slice] = located.slices(pick.need, cell % columns) else { return Some(Column::Scattered) };
         let pieces = located.unit_pieces(slice.unit);
         let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else {
             return Some(Column::Scattered);
@@ -505,7 +512,10 @@ impl<'a> Step<'a> {
         }
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Some(Column::Scattered) };
         let head = slice.offset as usize;
-        let found = self.part(pick.planned, *part, extent, in_place)?;
+        let found = match in_place.of_cell(cell) {
+            Some(bytes) => Bytes::There(bytes),
+            None => self.part(pick.planned, *part, extent, in_place)?,
+        };
         Some(match found {
             Bytes::There(bytes) => {
                 let value = head..head + slice.length as usize;
