@@ -192,8 +192,9 @@ def test_a_sample_of_one_column_is_a_dict_whatever_the_column_is_called(tmp_path
         write_arrow(paths[1], table, "file", None, rows=2)
         for path in paths:
             dataset = forebay.open(path)
-            assert [dataset[0], dataset[-1]] == [{"data": b"foo"}, {"data": values[-1].encode()}]
-            assert dataset[:] == [dataset[number] for number in range(3)]
+            assert [bytes(sample["data"]).decode() for sample in dataset[:]] == values
+            for sample in (*dataset[:], dataset[0]):
+                assert (sample.keys(), sample["data"].dtype) == ({"data"}, np.uint8)
 
 
 def test_encrypted_columns_are_refused_by_name_and_others_are_read(tmp_path):

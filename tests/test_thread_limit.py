@@ -16,6 +16,7 @@ from support import record, run_python, write_lmdb
 _PRELUDE = """
 import importlib, json, os, resource, sys
 import forebay
+import forebay_lab, forebay_lab._native
 from forebay import ForebayError, Loader, _native
 
 def at_the_limit(use, warm, cold):
@@ -99,7 +100,8 @@ def test_a_measurement_with_too_few_threads_is_an_error_that_names_the_limit(pla
 def test_a_loader_without_threads_is_an_error_that_names_the_limit(places, strategy):
     use = f"""
 def use(path):
-    with Loader(path, 4, order="sequential", strategy={strategy!r}, world="single", epochs=1) as loader:
+    strategy = forebay_lab.strategy({strategy!r})
+    with Loader(path, 4, order="sequential", strategy=strategy, world="single", epochs=1) as loader:
         return sum(len(batch.indices) for batch in loader)
 """
     found = at_the_limit(places, use, *(lmdb_of(places / name) for name in ("warm", "cold")))
@@ -115,9 +117,9 @@ def use(path):
         "backing": path,
         "mounts": [path + ".mount"],
         "socket": path + ".socket",
-        "spec": json.loads(_native.pfs_spec("none", None, None, "{}")),
+        "spec": json.loads(forebay_lab._native.pfs_spec("none", None, None, "{}")),
     }
-    _native.pfs_serve(json.dumps(configuration))
+    forebay_lab._native.pfs_serve(json.dumps(configuration))
 """
     found = at_the_limit(places, use, places / "warm", places / "cold")
     assert_names_the_limit(found, "the reply threads")

@@ -289,8 +289,7 @@ def building(
     fails: bool = False,
 ) -> dict[str, Any]:
     """Make a loader whose leader says "building" during the index build, then is slow or fails."""
-    module = importlib.import_module("forebay.loader")
-    native = module._native
+    native = forebay.Strategy.NATIVE
     engine = native.Engine
     said = False
     # A cache per node: a leader that is late must not find the sidecar of another one, and build
@@ -315,14 +314,14 @@ def building(
         def Engine(self, dataset: Any, text: str, **more: Any) -> Any:  # noqa: N802
             return engine(dataset, text, **{**more, "progress": progress})
 
-    module._native = Native()
+    forebay.Strategy.NATIVE = Native()
     try:
         with make(path, world, options) as loader:
             return {"message": "", "steps": sum(1 for _ in loader)}
     except (forebay.PeerLostError, forebay.RendezvousError, ValueError) as lost:
         return {"message": str(lost), "steps": 0}
     finally:
-        module._native = native
+        forebay.Strategy.NATIVE = native
 
 
 @contextlib.contextmanager
