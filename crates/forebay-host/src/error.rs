@@ -35,6 +35,14 @@ pub enum HostError {
         /// The limit that was reached, and advice.
         refusal: MemoryRefusal,
     },
+    /// The other end of a socket is a process of another user.
+    #[error("socket: expected a process of user {expected} at its other end, found one of user {found}")]
+    OtherUser {
+        /// This user.
+        expected: u32,
+        /// Whose process it is.
+        found: u32,
+    },
     /// The operating system refused.
     #[error("cannot {action}: {source}")]
     System {
@@ -53,6 +61,9 @@ impl HostError {
             Self::Directory { hint, .. } => Some(hint),
             Self::NoMemory { refusal, .. } => Some(&refusal.hint),
             Self::System { action, source } => system_hint(action, source),
+            Self::OtherUser { .. } => Some(
+                "set FOREBAY_RUNTIME_DIR to a directory of your own on this node, the same for all ranks",
+            ),
             Self::Memory { .. } => None,
         }
     }

@@ -5,7 +5,8 @@
 //! - [`EventCount`] wakes processes that wait for a word in shared memory. [`sync`] holds the
 //!   atomics and locks that loom replaces.
 //! - [`runtime_directory`] is the user's private directory on the node. [`SocketPath`] is a socket
-//!   in it with a lock, [`PacketSocket`] sends packets with descriptors.
+//!   in it with a lock, [`PacketSocket`] sends packets with descriptors. [`Daemon`] is the loop of a
+//!   process that serves such sockets.
 //! - [`own_pidfd`] and [`first_exited`] detect the end of a process; [`Siblings`] are the processes
 //!   that the same launcher started; [`fork`] distinguishes a forked child from its parent.
 //! - [`available_bytes`] and related functions return how much memory this process may use.
@@ -14,7 +15,7 @@
 //!
 //! Promises: nothing has a name in a file system except the two files of a [`SocketPath`], which
 //! its lock removes. Only [`EventCount::wait`] waits for another process. Everything that arrives
-//! over a socket is validated.
+//! over a socket is validated, and both ends of a socket are processes of the same user.
 //!
 //! Not done here: which process joins which, the meaning of messages, and timeouts. The crate
 //! starts no threads.
@@ -22,6 +23,7 @@
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod daemon;
 mod error;
 mod event_count;
 pub mod failpoint;
@@ -38,6 +40,7 @@ pub mod sync;
 mod thread_error;
 mod thread_usage;
 
+pub use daemon::{Caller, ClientId, Daemon, Reply, Service};
 pub use error::HostError;
 pub use event_count::EventCount;
 pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_length, sealed_memfd};

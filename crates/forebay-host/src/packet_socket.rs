@@ -3,6 +3,8 @@
 //!
 //! A packet arrives whole or not at all. Descriptors travel as `SCM_RIGHTS`; the receiver's copies
 //! are closed on exec. The caller defines the content, and waits with poll(2) on the socket.
+//!
+//! Promise: both ends of each socket are processes of the same user ([`PacketSocket::new`]).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -70,6 +72,7 @@ pub enum Sent {
 pub struct PacketSocket {
     socket: OwnedFd,
     max_packet_bytes: usize,
+    peer_pid: i32,
 }
 
 impl AsFd for PacketSocket {
@@ -79,22 +82,30 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// Takes ownership of a connected, non-blocking socket.
-    #[must_use]
-    pub fn new(socket: OwnedFd) -> Self {
+    /// Takes ownership of a connected, non-blocking socket whose peer is a process of this user:
+    /// the kernel says who connected or called `listen` (`SO_PEERCRED`).
+    ///
+    /// # Errors
+    /// It is a process of another user.
+    pub fn new(socket: OwnedFd) -> Result<Self, HostError> {
+        let (uid, peer_pid) = peer_credentials(socket.as_fd())?;
+        let expected = rustix::process::geteuid().as_raw();
+        if uid != expected {
+            return Err(HostError::OtherUser { expected, found: uid });
+        }
         // A packet and the kernel's own overhead must fit into the send buffer.
         let buffer = sockopt::socket_send_buffer_size(&socket).unwrap_or(PACKET_BYTES);
         let max_packet_bytes = (buffer / 2).clamp(MIN_PACKET_BYTES, PACKET_BYTES);
-        Self { socket, max_packet_bytes }
+        Ok(Self { socket, max_packet_bytes, peer_pid })
     }
 
-    /// Connects to a listener; `None` if none accepts at the moment.
+    /// Connects to a listener of this user; `None` if none accepts at the moment.
     pub fn connect(path: &Path) -> Result<Option<Self>, HostError> {
         let fail = || HostError::system(format!("connect to {}", path.display()));
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags(), None).map_err(fail())?;
         let address = SocketAddrUnix::new(path).map_err(fail())?;
         match connect(&socket, &address) {
-            Ok(()) => Ok(Some(Self::new(socket))),
+            Ok(()) => Self::new(socket).map(Some),
             // Missing; not listening, or stale; backlog full; interrupted.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(fail()(error)),
@@ -107,28 +118,10 @@ impl PacketSocket {
         self.max_packet_bytes
     }
 
-    /// User id and process id of the peer; the process that called `listen`, for a connecting side.
-    ///
-    /// The process id is 0 if the peer is not in this process's namespace.
-    pub fn peer_credentials(&self) -> Result<(u32, i32), HostError> {
-        // Without rustix, whose `Pid` cannot hold the 0 of another pid namespace.
-        let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the descriptor is open as long as `self`. The kernel writes at most `length`
-        // bytes of plain numbers into `who`.
-        let refused = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut who).cast(),
-                &raw mut length,
-            )
-        };
-        if refused != 0 {
-            return Err(HostError::system("see who is at a socket")(std::io::Error::last_os_error()));
-        }
-        Ok((who.uid, who.pid))
+    /// Process that connected, or called `listen`; 0 if it is not in this process's namespace.
+    #[must_use]
+    pub fn peer_pid(&self) -> i32 {
+        self.peer_pid
     }
 
     /// Sends one packet: `header`, then `body`.
@@ -201,6 +194,28 @@ impl PacketSocket {
     }
 }
 
+/// User and process of the other end of a socket.
+fn peer_credentials(socket: BorrowedFd<'_>) -> Result<(u32, i32), HostError> {
+    // Without rustix, whose `Pid` cannot hold the 0 of another pid namespace.
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open as long as `socket`. The kernel writes at most `length` bytes
+    // of plain numbers into `who`.
+    let refused = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut length,
+        )
+    };
+    if refused != 0 {
+        return Err(HostError::system("see who is at a socket")(std::io::Error::last_os_error()));
+    }
+    Ok((who.uid, who.pid))
+}
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct PacketListener {
@@ -224,15 +239,17 @@ impl PacketListener {
         Ok(Self { socket })
     }
 
-    /// Accepts a pending connection, if any.
+    /// Accepts a pending connection, if any. Closes those of other users: in a directory of mode
+    /// 0700 only root can connect as another user.
     pub fn accept(&self) -> Result<Option<PacketSocket>, HostError> {
         loop {
-            return match accept_with(&self.socket, flags()) {
-                Ok(socket) => Ok(Some(PacketSocket::new(socket))),
-                Err(Errno::AGAIN) => Ok(None),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => Err(HostError::system("accept a process of this node")(error)),
-            };
+            match accept_with(&self.socket, flags()).map(PacketSocket::new) {
+                Ok(Ok(socket)) => return Ok(Some(socket)),
+                Ok(Err(error)) => tracing::warn!(%error, "a process is refused"),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(HostError::system("accept a process of this node")(error)),
+            }
         }
     }
 }
@@ -244,7 +261,7 @@ mod tests {
 
     fn pair() -> (PacketSocket, PacketSocket) {
         let (one, two) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags(), None).unwrap();
-        (PacketSocket::new(one), PacketSocket::new(two))
+        (PacketSocket::new(one).unwrap(), PacketSocket::new(two).unwrap())
     }
 
     fn packet(socket: &PacketSocket) -> Packet {

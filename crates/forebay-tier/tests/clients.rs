@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_host::SocketPath;
+use forebay_host::{PacketSocket, Received, SocketPath};
 use forebay_tier::daemon::Server;
 use forebay_tier::{Client, Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey, TierSpec};
 use forebay_types::{ChunkId, Pieces};
@@ -249,4 +249,27 @@ fn a_client_that_meets_a_daemon_that_ends_goes_to_the_next_one() {
     drop(client);
     stop.store(true, Ordering::Relaxed);
     daemons.join().unwrap();
+}
+
+#[test]
+fn half_of_a_request_is_refused_and_neither_it_nor_idle_clients_disturb_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = directory.path().join("tier");
+    std::fs::create_dir(&tier).unwrap();
+    let daemon = Daemon::start(directory.path());
+    let client = daemon.client(&tier, 4, false);
+    let connect = || PacketSocket::connect(&daemon.address.socket).unwrap();
+    let idle: Vec<_> = (0..40).map(|_| connect()).collect();
+    let half = connect().unwrap();
+    half.try_send(br#"{"request": "stop"#, b"", &[]).unwrap();
+    let answer = loop {
+        match half.try_receive().unwrap() {
+            Received::Packet(packet) => break String::from_utf8(packet.bytes).unwrap(),
+            Received::Closed => panic!("cut off"),
+            Received::Nothing => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(answer.contains("refused"), "{answer}");
+    drop((half, idle));
+    assert!(client.place(&[(ChunkId(0), 0)]).unwrap()[0].is_some());
 }

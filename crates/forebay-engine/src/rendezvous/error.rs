@@ -144,9 +144,9 @@ impl RendezvousError {
             | Self::PeerLeft { .. }
             | Self::Taken { .. }
             | Self::Mismatch { .. } => Class::Rendezvous,
-            Self::Usage { .. } | Self::Rejected(_) | Self::Host(HostError::Directory { .. }) => {
-                Class::Options
-            }
+            Self::Usage { .. }
+            | Self::Rejected(_)
+            | Self::Host(HostError::Directory { .. } | HostError::OtherUser { .. }) => Class::Options,
             Self::Host(HostError::NoMemory { .. }) => Class::Memory,
             Self::Interrupted | Self::Host(_) => Class::System,
             Self::Reported { class, .. } => *class,

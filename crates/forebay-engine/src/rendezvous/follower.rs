@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use forebay_host::{HostError, MAX_FDS, PacketSocket, SocketPath, has_exited, own_pidfd};
+use forebay_host::{MAX_FDS, PacketSocket, SocketPath, has_exited, own_pidfd};
 use rustix::event::{PollFd, PollFlags};
 
 use super::error::{Class, RendezvousError};
@@ -53,20 +53,12 @@ fn find_leader(
     let begun = Instant::now();
     let mut pause = MIN_CONNECT_PAUSE;
     loop {
-        if let Some(connection) = PacketSocket::connect(path.socket())?.map(Connection::new) {
-            let (uid, pid) = connection.other_side()?;
-            let ours = rustix::process::geteuid().as_raw();
-            if uid != ours {
-                return Err(RendezvousError::Host(HostError::Directory {
-                    path: path.socket().to_owned(),
-                    problem: format!("expected a socket of user {ours}, found one of user {uid}"),
-                    hint: "remove it, or set FOREBAY_RUNTIME_DIR to another directory".into(),
-                }));
-            }
-            if let Some(pidfd) = await_welcome(&connection, polling)? {
-                let peer = Peer { rank: spec.local_ranks[0], local_rank: 0, pid };
-                return Ok((connection, Leader { peer, pidfd }));
-            }
+        if let Some(connection) = PacketSocket::connect(path.socket())?.map(Connection::new)
+            && let Some(pidfd) = await_welcome(&connection, polling)?
+        {
+            let pid = connection.peer_pid();
+            let peer = Peer { rank: spec.local_ranks[0], local_rank: 0, pid };
+            return Ok((connection, Leader { peer, pidfd }));
         }
         if begun.elapsed() >= spec.deadline {
             return Err(RendezvousError::NoLeader {

@@ -142,9 +142,9 @@ impl Connection {
         Self(socket)
     }
 
-    /// [`PacketSocket::peer_credentials`].
-    pub(super) fn other_side(&self) -> Result<(u32, i32), RendezvousError> {
-        Ok(self.0.peer_credentials()?)
+    /// [`PacketSocket::peer_pid`].
+    pub(super) fn peer_pid(&self) -> i32 {
+        self.0.peer_pid()
     }
 
     /// The parts of a long byte string.
@@ -228,7 +228,7 @@ mod tests {
     fn pair() -> (Connection, Connection) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, two) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        (Connection::new(PacketSocket::new(one)), Connection::new(PacketSocket::new(two)))
+        (Connection::new(PacketSocket::new(one).unwrap()), Connection::new(PacketSocket::new(two).unwrap()))
     }
 
     #[test]

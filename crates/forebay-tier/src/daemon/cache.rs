@@ -326,12 +326,10 @@ impl Cache {
         slots
     }
 
-    /// A client no longer uses a data set. `died`: it may have left claims behind.
-    pub(super) fn detach(&mut self, id: DataSetId, died: bool) {
+    /// A client no longer uses a data set. It may have left claims behind.
+    pub(super) fn detach(&mut self, id: DataSetId) {
         let Some(data_set) = self.data_sets.get_mut(&id) else { return };
-        if died {
-            data_set.table.claims().clear();
-        }
+        data_set.table.claims().clear();
         data_set.clients -= 1;
         if data_set.clients > 0 {
             return;

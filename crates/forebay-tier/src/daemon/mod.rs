@@ -6,7 +6,7 @@
 //! - `files`: the same for copies of whole files. `file_store`: those of one level.
 //! - `run`: programs that get copies of whole files without being changed.
 //! - `inspect`: what a tier holds, without a daemon.
-//! - `server`: clients that come, ask and go.
+//! - `server`: what clients ask for.
 
 mod cache;
 mod file_store;

@@ -1,19 +1,17 @@
-//! The daemon's loop: clients that come, ask and go.
+//! What the tier daemon does for its clients; `forebay_host::Daemon` is its loop.
 //!
-//! One thread; each request is answered before the next, so probes of levels have a deadline. It
-//! ends when no client was there for the idle time.
+//! Each request is answered before the next, so probes of levels have a deadline. The daemon ends
+//! when no client was there for the idle time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_host::{PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory};
+use forebay_host::{Caller, ClientId, Daemon, Packet, Reply, Service, SocketPath, runtime_directory};
 use forebay_types::{ChunkId, Pieces};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use crate::daemon::cache::Cache;
 use crate::daemon::level::LevelParts;
@@ -31,12 +29,6 @@ use crate::run_options::RunOptions;
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
 
-/// Pending connections.
-const BACKLOG: i32 = 64;
-
-/// Longest wait between two looks at `stop` and the idle time.
-const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-
 /// Least idle time until a tier is used: the process that started the daemon has yet to ask for it.
 const FIRST_USE_TIME: Duration = Duration::from_secs(5);
 
@@ -52,16 +44,28 @@ pub fn socket_path() -> Result<SocketPath, TierError> {
 
 /// A running daemon.
 pub struct Server {
-    listener: PacketListener,
-    _lock: SocketLock,
+    daemon: Daemon,
+    tiers: Tiers,
+}
+
+struct Tiers {
     cache: Arc<Mutex<Cache>>,
     runs: Runs,
     /// Levels by device and inode, with their locks.
     levels: HashMap<(u64, u64), OpenLevel>,
-    clients: BTreeMap<u64, Client>,
-    next_client: u64,
+    /// Clients that use data sets or runs.
+    users: BTreeMap<ClientId, User>,
     idle: Duration,
+    /// When a client was last there.
+    used: Instant,
     is_stopped: bool,
+}
+
+/// What a client uses.
+#[derive(Default)]
+struct User {
+    data_sets: Vec<DataSetId>,
+    runs: Vec<u32>,
 }
 
 struct OpenLevel {
@@ -73,149 +77,93 @@ struct OpenLevel {
     _lock: OwnedFd,
 }
 
-struct Client {
-    socket: PacketSocket,
-    pidfd: Option<OwnedFd>,
-    data_sets: Vec<DataSetId>,
-    runs: Vec<u32>,
-}
-
-impl Client {
-    fn new(socket: PacketSocket) -> Self {
-        Self { socket, pidfd: None, data_sets: Vec::new(), runs: Vec::new() }
-    }
-}
-
 impl Server {
     /// Listens; `None` if there is a daemon at this socket already.
     ///
     /// # Errors
     /// The runtime directory cannot be used.
     pub fn start(path: &SocketPath, idle: Duration) -> Result<Option<Self>, TierError> {
-        let Some(lock) = path.try_lock()? else { return Ok(None) };
-        let listener = lock.listen(BACKLOG)?;
-        Ok(Some(Self {
-            listener,
-            _lock: lock,
+        let Some(daemon) = Daemon::start(path)? else { return Ok(None) };
+        let tiers = Tiers {
             cache: Arc::new(Mutex::new(Cache::new(boot_id()))),
             runs: Runs::default(),
             levels: HashMap::new(),
-            clients: BTreeMap::new(),
-            next_client: 0,
+            users: BTreeMap::new(),
             idle,
+            used: Instant::now(),
             is_stopped: false,
-        }))
+        };
+        Ok(Some(Self { daemon, tiers }))
     }
 
     /// Serves until no client was there for the idle time, or `stop` is set.
     pub fn run(mut self, stop: &AtomicBool) {
-        let mut idle_since = Instant::now();
-        loop {
-            let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
-            let mut owners = Vec::new();
-            for (number, client) in &self.clients {
-                polled.push(PollFd::new(&client.socket, PollFlags::IN));
-                owners.push((*number, false));
-                if let Some(pidfd) = &client.pidfd {
-                    polled.push(PollFd::new(pidfd, PollFlags::IN));
-                    owners.push((*number, true));
-                }
-            }
-            match poll(&mut polled, Some(&INTERVAL)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the tier daemon cannot wait for clients");
-                    break;
-                }
-            }
-            let is_ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
-            drop(polled);
-            if is_ready[0] {
-                while let Ok(Some(socket)) = self.listener.accept() {
-                    self.clients.insert(self.next_client, Client::new(socket));
-                    self.next_client += 1;
-                }
-            }
-            for ((number, is_pidfd), _) in owners.iter().zip(&is_ready[1..]).filter(|(_, ready)| **ready) {
-                if *is_pidfd {
-                    self.leave(*number, true);
-                } else if self.clients.contains_key(number) {
-                    self.serve(*number);
-                }
-            }
-            if !self.clients.is_empty() {
-                idle_since = Instant::now();
-            }
-            let idle = if self.levels.is_empty() { self.idle.max(FIRST_USE_TIME) } else { self.idle };
-            if stop.load(Ordering::Relaxed) || self.is_stopped || idle_since.elapsed() >= idle {
-                break;
-            }
+        if let Err(error) = self.daemon.run(&mut self.tiers, stop) {
+            tracing::error!(%error, "the tier daemon ends");
         }
-        self.runs.end_all();
-        self.cache().end();
+        self.tiers.runs.end_all();
+        self.tiers.cache().end();
     }
+}
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leave(&mut self, number: u64, died: bool) {
-        let Some(client) = self.clients.remove(&number) else { return };
-        for data_set in client.data_sets {
-            self.cache().detach(data_set, died);
-        }
-        client.runs.into_iter().for_each(|run| self.runs.leave(run));
-    }
-
-    /// Answers what a client has sent.
-    fn serve(&mut self, number: u64) {
-        loop {
-            let received = self.clients[&number].socket.try_receive();
-            let packet = match received {
-                Ok(Received::Packet(packet)) => packet,
-                Ok(Received::Nothing) => return,
-                // A client that ends without its pidfd being readable may still hold claims.
-                Ok(Received::Closed) => return self.leave(number, true),
-                Err(error) => {
-                    tracing::info!(%error, "a client of the tier daemon is cut off");
-                    return self.leave(number, true);
-                }
-            };
-            let mut fds = Vec::new();
-            let answer = match serde_json::from_slice(&packet.bytes) {
-                Ok(request) => self.answer(number, request, packet.fds, &mut fds).unwrap_or_else(|error| {
+impl Service for Tiers {
+    fn answer(&mut self, caller: Caller, packet: Packet) -> Reply {
+        let mut reply = Reply::default();
+        let answer = match serde_json::from_slice(&packet.bytes) {
+            Ok(request) => {
+                self.answered(caller.client, request, packet.fds, &mut reply).unwrap_or_else(|error| {
                     let (hint, text) = (error.hint().unwrap_or_default().to_owned(), error.to_string());
                     match error {
                         TierError::Tier { tier, problem, hint } => Answer::Refused { tier, problem, hint },
                         _ => Answer::Refused { tier: String::new(), problem: text, hint },
                     }
-                }),
-                Err(error) => Answer::Refused {
-                    tier: String::new(),
-                    problem: format!("expected a request, found {error}"),
-                    hint: String::new(),
-                },
-            };
-            let bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match self.clients[&number].socket.try_send(&bytes, b"", &borrowed) {
-                Ok(Sent::Yes) => {}
-                // A client has one request under way: it cannot have left so many answers unread.
-                _ => return self.leave(number, true),
+                })
             }
-        }
+            Err(error) => Answer::Refused {
+                tier: String::new(),
+                problem: format!("expected a request, found {error}"),
+                hint: String::new(),
+            },
+        };
+        reply.bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
+        reply
     }
 
-    fn answer(
+    fn left(&mut self, client: ClientId) {
+        let Some(user) = self.users.remove(&client) else { return };
+        for data_set in user.data_sets {
+            self.cache().detach(data_set);
+        }
+        user.runs.into_iter().for_each(|run| self.runs.leave(run));
+    }
+
+    fn idle_left(&mut self, clients: usize) -> Duration {
+        if self.is_stopped {
+            return Duration::ZERO;
+        }
+        if clients > 0 {
+            self.used = Instant::now();
+        }
+        let idle = if self.levels.is_empty() { self.idle.max(FIRST_USE_TIME) } else { self.idle };
+        idle.saturating_sub(self.used.elapsed())
+    }
+}
+
+impl Tiers {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answered(
         &mut self,
-        number: u64,
+        client: ClientId,
         request: Request,
         received: Vec<OwnedFd>,
-        fds: &mut Vec<OwnedFd>,
+        reply: &mut Reply,
     ) -> Result<Answer, TierError> {
         let slot = |at: SlotId| (at.level, at.slab, at.slot);
         Ok(match request {
-            Request::Attach { version, tiers } => self.attach(number, version, &tiers, received, fds)?,
+            Request::Attach { version, tiers } => self.attach(client, version, &tiers, received, reply)?,
             Request::Place { data_set, wanted } => {
                 let wanted: Vec<_> =
                     wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
@@ -251,10 +199,10 @@ impl Server {
                 Answer::Done
             }
             Request::OpenRun { version, tiers, options } => {
-                self.open_run(number, version, &tiers, options, received)?
+                self.open_run(client, version, &tiers, options, received, reply)?
             }
             Request::Run { run, action } => {
-                if !self.clients[&number].runs.contains(&run) {
+                if !self.users.get(&client).is_some_and(|user| user.runs.contains(&run)) {
                     let found = format!("run {run} of another one");
                     let expected = "a run of this client".into();
                     return Err(TierError::Protocol { attempt: "use a run", expected, found });
@@ -271,8 +219,8 @@ impl Server {
             }
             Request::Runs => Answer::Runs { runs: self.runs.summaries(&self.cache()) },
             Request::Usage => {
-                fds.push(to_memory(&self.cache().usage())?);
-                Answer::Usage { clients: self.users(), pid: std::process::id() }
+                reply.fds.push(to_memory(&self.cache().usage())?);
+                Answer::Usage { clients: self.users.len() as u32, pid: std::process::id() }
             }
             Request::Clear { directory, below } => {
                 let level = self.levels.get(&directory).map(|level| level.number);
@@ -295,24 +243,18 @@ impl Server {
             }
             Request::Stop => {
                 self.is_stopped = !self.cache().is_used() && !self.runs.is_used();
-                Answer::Stopping { clients: self.users() }
+                Answer::Stopping { clients: self.users.len() as u32 }
             }
         })
     }
 
-    /// Clients that use a data set or a run.
-    fn users(&self) -> u32 {
-        self.clients.values().filter(|client| !client.data_sets.is_empty() || !client.runs.is_empty()).count()
-            as u32
-    }
-
     fn attach(
         &mut self,
-        number: u64,
+        client: ClientId,
         version: u32,
         tiers: &[TierSpec],
         received: Vec<OwnedFd>,
-        fds: &mut Vec<OwnedFd>,
+        reply: &mut Reply,
     ) -> Result<Answer, TierError> {
         let wrong =
             |expected: String, found: String| TierError::Protocol { attempt: "attach", expected, found };
@@ -327,20 +269,19 @@ impl Server {
         let mut cache = self.cache();
         let attached = cache.attach(sources, &numbers)?;
         drop(cache);
-        let client = self.clients.get_mut(&number).expect("it has just asked");
-        client.data_sets.push(attached.data_set);
-        client.pidfd = Some(pidfd);
+        self.users.entry(client).or_default().data_sets.push(attached.data_set);
+        reply.pidfd = Some(pidfd);
         let cache = self.cache();
         let data_set = cache.data_set(attached.data_set).expect("it was just attached");
         let duplicate = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(TierError::io("", "duplicate a descriptor of the tier daemon"))
         };
-        fds.push(duplicate(data_set.table.descriptor())?);
-        fds.push(duplicate(data_set.table.claims().descriptor())?);
+        reply.fds.push(duplicate(data_set.table.descriptor())?);
+        reply.fds.push(duplicate(data_set.table.claims().descriptor())?);
         let mut levels = Vec::new();
         for level in &numbers {
             let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
-            fds.push(duplicate(slabs.slabs.as_fd())?);
+            reply.fds.push(duplicate(slabs.slabs.as_fd())?);
             levels.push(AttachedLevel {
                 number: *level,
                 name: cache.level_name(*level).to_owned(),
@@ -387,11 +328,12 @@ impl Server {
 
     fn open_run(
         &mut self,
-        number: u64,
+        client: ClientId,
         version: u32,
         tiers: &[TierSpec],
         options: RunOptions,
         received: Vec<OwnedFd>,
+        reply: &mut Reply,
     ) -> Result<Answer, TierError> {
         let wrong =
             |expected: String, found: String| TierError::Protocol { attempt: "open a run", expected, found };
@@ -403,9 +345,8 @@ impl Server {
             .map_err(|fds: Vec<_>| wrong("a pidfd".into(), format!("{} descriptors", fds.len())))?;
         let (levels, warnings) = self.open_levels(tiers)?;
         let (run, table) = self.runs.open(&self.cache, &levels, options)?;
-        let client = self.clients.get_mut(&number).expect("it has just asked");
-        client.runs.push(run);
-        client.pidfd = Some(pidfd);
+        self.users.entry(client).or_default().runs.push(run);
+        reply.pidfd = Some(pidfd);
         Ok(Answer::OpenedRun { run, table, warnings })
     }
 

@@ -44,7 +44,6 @@ impl Found {
 /// A connection; while it is open, the daemon holds the share that was found or handed over.
 pub(crate) struct Connection {
     socket: PacketSocket,
-    pid: i32,
     generation: u64,
 }
 
@@ -54,20 +53,14 @@ type Stop<'a> = &'a dyn Fn() -> bool;
 impl Connection {
     /// Connects to the daemon of this user on this node; `None` if there is none.
     pub(crate) fn existing() -> Result<Option<Self>, StoreDaemonError> {
-        let attempt = "connect";
-        let failed = StoreDaemonError::host(attempt);
+        let failed = StoreDaemonError::host("connect");
         // Who only looks for a daemon makes no directory.
         if !runtime_directory_path().map_err(&failed)?.exists() {
             return Ok(None);
         }
         let path = socket_path().map_err(&failed)?;
-        let Some(socket) = PacketSocket::connect(path.socket()).map_err(&failed)? else { return Ok(None) };
-        let (found, pid) = socket.peer_credentials().map_err(&failed)?;
-        let expected = rustix::process::geteuid().as_raw();
-        if found != expected {
-            return Err(StoreDaemonError::OtherUser { attempt, expected, found });
-        }
-        Ok(Some(Self { socket, pid, generation: fork::generation() }))
+        let socket = PacketSocket::connect(path.socket()).map_err(&failed)?;
+        Ok(socket.map(|socket| Self { socket, generation: fork::generation() }))
     }
 
     /// The kept share of a data set, and the memory of unused shares of others \[bytes\].
@@ -156,7 +149,7 @@ impl Connection {
     ) -> Result<(Answer, Vec<OwnedFd>), StoreDaemonError> {
         let failed = StoreDaemonError::host(attempt);
         let begun = Instant::now();
-        let late = StoreDaemonError::Late { attempt, pid: self.pid, seconds: within.as_secs() };
+        let late = StoreDaemonError::Late { attempt, pid: self.socket.peer_pid(), seconds: within.as_secs() };
         match self.socket.try_send(&request(action), b"", fds).map_err(&failed)? {
             Sent::Yes => {}
             Sent::Full => return Err(late),
@@ -231,15 +224,15 @@ pub fn stop_store() -> Result<Option<(i32, u32)>, StoreDaemonError> {
     let Some(connection) = Connection::existing()? else { return Ok(None) };
     let (answer, _) = connection.ask(attempt, &Action::Stop, &[], ANSWER_WITHIN, &|| false)?;
     let Answer::Stopping { users } = answer else { return Err(unexpected(attempt, &answer)) };
-    let begun = Instant::now();
+    let (begun, pid) = (Instant::now(), connection.socket.peer_pid());
     while !matches!(connection.socket.try_receive(), Ok(Received::Closed) | Err(_)) {
         if begun.elapsed() > END_WITHIN {
             let seconds = END_WITHIN.as_secs();
-            return Err(StoreDaemonError::Late { attempt, pid: connection.pid, seconds });
+            return Err(StoreDaemonError::Late { attempt, pid, seconds });
         }
         wait_for(&connection.socket, CHECK_INTERVAL).map_err(StoreDaemonError::host(attempt))?;
     }
-    Ok(Some((connection.pid, users)))
+    Ok(Some((pid, users)))
 }
 
 fn request(action: &Action) -> Vec<u8> {

@@ -16,16 +16,6 @@ pub enum StoreDaemonError {
         /// Why it failed.
         source: HostError,
     },
-    /// It is a process of another user.
-    #[error("store daemon: {attempt}: expected a process of user {expected}, found user {found}")]
-    OtherUser {
-        /// What was attempted.
-        attempt: &'static str,
-        /// This user.
-        expected: u32,
-        /// Whose process it is.
-        found: u32,
-    },
     /// It has ended.
     #[error("store daemon: {attempt}: it has ended")]
     Ended {
@@ -79,9 +69,6 @@ impl StoreDaemonError {
             )),
             Self::Refused { .. } | Self::Invalid { .. } => {
                 Some("it may be of another version: `forebay store stop` ends it".into())
-            }
-            Self::OtherUser { .. } => {
-                Some("set FOREBAY_RUNTIME_DIR to a directory of your own on this node".into())
             }
             Self::Ended { .. } | Self::Interrupted { .. } => None,
         }

@@ -9,10 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::store::daemon::messages::DataSet;
+use forebay_host::ClientId;
 
-/// Number of a client.
-pub(super) type ClientId = u64;
+use crate::store::daemon::messages::DataSet;
 
 /// A share that is kept; `M` is its memory.
 #[derive(Debug)]

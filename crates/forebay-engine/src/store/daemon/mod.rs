@@ -12,7 +12,7 @@
 //!
 //! - `messages`: what they send to each other.
 //! - `kept_shares`: the shares, and which of them are dropped.
-//! - `server`: the loop of the daemon. `client`: a connection to it.
+//! - `server`: what the daemon does for its clients. `client`: a connection to it.
 //!
 //! Promises: each side checks that the other is a process of the same user, and memory by its seals
 //! and length before use. No request waits longer than its timeout.

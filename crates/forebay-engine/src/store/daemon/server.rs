@@ -1,35 +1,20 @@
-//! The loop of the store daemon: clients that come, ask and go.
-//!
-//! One thread; each request is answered before the next. It never waits for a client: a packet that
-//! does not fit into a client's socket ends the connection.
+//! What the store daemon does for its clients; `forebay_host::Daemon` is its loop.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_host::{
-    HostError, Packet, PacketListener, PacketSocket, Received, Sent, SocketLock, available_bytes,
-    limit_bytes, sealed_copy,
+    Caller, ClientId, Daemon, HostError, Packet, Reply, Service, available_bytes, limit_bytes, sealed_copy,
 };
 use forebay_types::CHUNK_BYTES;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::store::daemon::error::StoreDaemonError;
-use crate::store::daemon::kept_shares::{ClientId, KeptShares};
+use crate::store::daemon::kept_shares::KeptShares;
 use crate::store::daemon::messages::{Action, Answer, DataSet, RequestHead, STOP, VERSION, check_share};
 use crate::store::daemon::socket_path;
-
-/// Pending connections.
-const BACKLOG: i32 = 64;
-
-/// Most clients: one for each loader of the node.
-const MAX_CLIENTS: usize = 1024;
-
-/// Longest wait between two looks at `stop` and the idle time.
-const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval between two looks at the free memory, which take less than a millisecond.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,23 +34,21 @@ struct Memory {
     used: SystemTime,
 }
 
-struct Client {
-    socket: PacketSocket,
-    pid: i32,
-    /// It becomes readable when the process has ended, also if a child holds the socket open.
-    pidfd: Option<OwnedFd>,
-}
-
 /// A running daemon.
 pub struct StoreDaemon {
-    listener: PacketListener,
-    _lock: SocketLock,
+    // Memory is freed before connections are closed: `stop_store` waits for that.
+    store: Store,
+    daemon: Daemon,
+}
+
+struct Store {
     shares: KeptShares<Memory>,
-    clients: BTreeMap<ClientId, Client>,
-    next_client: ClientId,
+    /// Processes of the clients that asked for a share.
+    pids: BTreeMap<ClientId, i32>,
     memory_bytes: u64,
     idle: Duration,
     used: Instant,
+    looked_at_memory: Instant,
     is_stopped: bool,
 }
 
@@ -81,46 +64,60 @@ impl StoreDaemon {
     /// # Errors
     /// The runtime directory cannot be used.
     pub fn start(memory_bytes: u64, idle: Duration) -> Result<Option<Self>, StoreDaemonError> {
-        let failed = StoreDaemonError::host("start");
-        let path = socket_path().map_err(&failed)?;
-        let Some(lock) = path.try_lock().map_err(&failed)? else { return Ok(None) };
-        let listener = lock.listen(BACKLOG).map_err(&failed)?;
-        Ok(Some(Self {
-            listener,
-            _lock: lock,
+        let started = socket_path().and_then(|path| Daemon::start(&path));
+        let Some(daemon) = started.map_err(StoreDaemonError::host("start"))? else { return Ok(None) };
+        let store = Store {
             shares: KeptShares::new(memory_bytes),
-            clients: BTreeMap::new(),
-            next_client: 0,
+            pids: BTreeMap::new(),
             memory_bytes,
             idle,
             used: Instant::now(),
+            looked_at_memory: Instant::now(),
             is_stopped: false,
-        }))
+        };
+        Ok(Some(Self { store, daemon }))
     }
 
     /// Serves until nothing was used for the idle time, a client asks for the end, or `stop` is
     /// set.
     pub fn run(mut self, stop: &AtomicBool) {
-        let mut looked_at_memory = Instant::now();
-        while !stop.load(Ordering::Relaxed) && !self.is_stopped {
-            if self.shares.is_used() {
-                self.used = Instant::now();
-            }
-            let idle_left = self.idle.saturating_sub(self.used.elapsed());
-            if idle_left.is_zero() {
-                break;
-            }
-            if looked_at_memory.elapsed() > MEMORY_INTERVAL {
-                looked_at_memory = Instant::now();
-                self.give_way();
-            }
-            if let Err(error) = self.wait_and_serve(idle_left.min(INTERVAL)) {
-                tracing::error!(%error, "the store daemon cannot wait for clients");
-                break;
-            }
+        if let Err(error) = self.daemon.run(&mut self.store, stop) {
+            tracing::error!(%error, "the store daemon ends");
         }
     }
+}
 
+impl Service for Store {
+    fn answer(&mut self, caller: Caller, packet: Packet) -> Reply {
+        let mut reply = Reply::default();
+        let answer = self
+            .answered(caller, packet, &mut reply)
+            .unwrap_or_else(|error| Answer::Refused { problem: error.to_string() });
+        reply.bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
+        reply
+    }
+
+    fn left(&mut self, client: ClientId) {
+        self.release(client, false);
+        self.pids.remove(&client);
+    }
+
+    fn idle_left(&mut self, _: usize) -> Duration {
+        if self.is_stopped {
+            return Duration::ZERO;
+        }
+        if self.looked_at_memory.elapsed() > MEMORY_INTERVAL {
+            self.looked_at_memory = Instant::now();
+            self.give_way();
+        }
+        if self.shares.is_used() {
+            self.used = Instant::now();
+        }
+        self.idle.saturating_sub(self.used.elapsed())
+    }
+}
+
+impl Store {
     /// Drops unused shares if little memory is free.
     fn give_way(&mut self) {
         if self.shares.unused_bytes() == 0 {
@@ -128,63 +125,6 @@ impl StoreDaemon {
         }
         let least = limit_bytes() / LEAST_FREE_PART;
         self.shares.make_room(least.saturating_sub(available_bytes()));
-    }
-
-    fn wait_and_serve(&mut self, within: Duration) -> Result<(), std::io::Error> {
-        let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        let mut owners = Vec::new();
-        for (id, client) in &self.clients {
-            polled.push(PollFd::new(&client.socket, PollFlags::IN));
-            owners.push((*id, false));
-            if let Some(pidfd) = &client.pidfd {
-                polled.push(PollFd::new(pidfd, PollFlags::IN));
-                owners.push((*id, true));
-            }
-        }
-        let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
-        match poll(&mut polled, Some(&within)) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-        let is_ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
-        drop(polled);
-        // Requests come before the end of a process that sent them.
-        for wants_pidfd in [false, true] {
-            let ready = owners.iter().zip(&is_ready[1..]).filter(|(_, is_ready)| **is_ready);
-            for ((id, is_pidfd), _) in ready.filter(|((_, is_pidfd), _)| *is_pidfd == wants_pidfd) {
-                if *is_pidfd {
-                    self.leave(*id);
-                } else if self.clients.contains_key(id) {
-                    self.serve(*id);
-                }
-            }
-        }
-        if is_ready[0] {
-            while let Ok(Some(socket)) = self.listener.accept() {
-                self.admit(socket);
-            }
-        }
-        Ok(())
-    }
-
-    /// Admits a process of this user.
-    fn admit(&mut self, socket: PacketSocket) {
-        match socket.peer_credentials() {
-            Ok((uid, pid)) if uid == rustix::process::geteuid().as_raw() => {
-                if self.clients.len() < MAX_CLIENTS {
-                    self.clients.insert(self.next_client, Client { socket, pid, pidfd: None });
-                    self.next_client += 1;
-                }
-            }
-            Ok((uid, pid)) => tracing::warn!(uid, pid, "a process of another user is refused"),
-            Err(error) => tracing::warn!(%error, "a process is refused"),
-        }
-    }
-
-    fn leave(&mut self, id: ClientId) {
-        self.release(id, false);
-        self.clients.remove(&id);
     }
 
     fn release(&mut self, id: ClientId, drops: bool) -> u64 {
@@ -195,38 +135,13 @@ impl StoreDaemon {
         self.shares.release(id, drops)
     }
 
-    /// Answers what a client has sent.
-    fn serve(&mut self, id: ClientId) {
-        while let Some(client) = self.clients.get(&id) {
-            let packet = match client.socket.try_receive() {
-                Ok(Received::Packet(packet)) => packet,
-                Ok(Received::Nothing) => return,
-                Ok(Received::Closed) => return self.leave(id),
-                Err(error) => {
-                    tracing::info!(%error, "a client of the store daemon is cut off");
-                    return self.leave(id);
-                }
-            };
-            let mut fds = Vec::new();
-            let answer = self
-                .answer(id, packet, &mut fds)
-                .unwrap_or_else(|error| Answer::Refused { problem: error.to_string() });
-            let bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            let sent = self.clients[&id].socket.try_send(&bytes, b"", &borrowed);
-            // A client has one request under way: it cannot have left so many answers unread.
-            if !matches!(sent, Ok(Sent::Yes)) {
-                return self.leave(id);
-            }
-        }
-    }
-
-    fn answer(
+    fn answered(
         &mut self,
-        id: ClientId,
+        caller: Caller,
         packet: Packet,
-        fds: &mut Vec<OwnedFd>,
+        reply: &mut Reply,
     ) -> Result<Answer, StoreDaemonError> {
+        let id = caller.client;
         let attempt = "read a request";
         let wrong = |expected: String, found: String| StoreDaemonError::Invalid { attempt, expected, found };
         let invalid =
@@ -241,10 +156,9 @@ impl StoreDaemon {
         Ok(match action {
             Action::Find { data_set } => {
                 let [pidfd]: [OwnedFd; 1] = packet.fds.try_into().map_err(|_| descriptors("a pidfd"))?;
-                if let Some(client) = self.clients.get_mut(&id) {
-                    client.pidfd = Some(pidfd);
-                }
-                self.find(id, &data_set, fds)?
+                reply.pidfd = Some(pidfd);
+                self.pids.insert(id, caller.pid);
+                self.find(id, &data_set, &mut reply.fds)?
             }
             Action::Keep { data_set, node, nodes } => {
                 let [share, chunk_list]: [OwnedFd; 2] =
@@ -254,13 +168,14 @@ impl StoreDaemon {
                     .len() as u64;
                 let now = SystemTime::now();
                 let memory = Memory { share, chunk_list, chunks, node, nodes, loaded: now, used: now };
+                self.pids.insert(id, caller.pid);
                 self.keep(id, data_set, memory)
             }
             Action::MakeRoom { bytes } => Answer::Freed { bytes: self.shares.make_room(bytes) },
             Action::Release { drops } => Answer::Freed { bytes: self.release(id, drops) },
             Action::Status => {
                 let text = self.status().to_string();
-                fds.push(
+                reply.fds.push(
                     sealed_copy("forebay-store-status", text.as_bytes())
                         .map_err(StoreDaemonError::host(attempt))?,
                 );
@@ -316,7 +231,7 @@ impl StoreDaemon {
         &'a self,
         users: impl IntoIterator<Item = &'a ClientId> + 'a,
     ) -> impl Iterator<Item = i32> + 'a {
-        users.into_iter().filter_map(|id| self.clients.get(id)).map(|client| client.pid)
+        users.into_iter().filter_map(|id| self.pids.get(id)).copied()
     }
 
     fn status(&self) -> Value {
