@@ -491,9 +491,40 @@ impl Client {
         sources: Vec<Source>,
         daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
-        let (connection, attached, warnings) = attach(&NEVER, &tiers, &sources, &daemon)?;
+        Ok(Self::of(attach(&NEVER, &tiers, &sources, &daemon)?, tiers, sources, daemon))
+    }
+
+    /// Attaches to the data set that another process of the node has from [`Client::data_set`]. If
+    /// that one's daemon is gone, attaches to the next as [`Client::attach`] does.
+    ///
+    /// # Errors
+    /// A tier cannot be used, or the daemon does not start.
+    pub fn join(
+        data_set: DataSetId,
+        tiers: Vec<TierSpec>,
+        sources: Vec<Source>,
+        daemon: DaemonAddress,
+    ) -> Result<Arc<Self>, TierError> {
+        let pidfd = own_pidfd()?;
+        let request = Request::Join { version: VERSION, data_set };
+        let joined = match attach_once(&NEVER, &request, &[pidfd.as_fd()], tiers.len(), &daemon) {
+            Err(TierError::Daemon { problem, .. }) => {
+                tracing::info!(problem, "the tier daemon does not know the data set");
+                attach(&NEVER, &tiers, &sources, &daemon)?
+            }
+            other => other?,
+        };
+        Ok(Self::of(joined, tiers, sources, daemon))
+    }
+
+    fn of(
+        (connection, attached, warnings): (Connection, Attached, Vec<String>),
+        tiers: Vec<TierSpec>,
+        sources: Vec<Source>,
+        daemon: DaemonAddress,
+    ) -> Arc<Self> {
         let link = Link { connection: Some(connection), last_try: Instant::now(), told: 0 };
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             tiers,
             sources,
             daemon,
@@ -504,7 +535,13 @@ impl Client {
             failed: AtomicU8::new(0),
             warnings: Mutex::new(warnings),
             attached: RwLock::new(Arc::new(attached)),
-        }))
+        })
+    }
+
+    /// The data set, for [`Client::join`] in other processes of the node.
+    #[must_use]
+    pub fn data_set(&self) -> DataSetId {
+        self.attached().id
     }
 
     /// Takes what the daemon found worth telling the user.
@@ -722,27 +759,29 @@ fn attach(
     sources: &[Source],
     daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached, Vec<String>), TierError> {
+    let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
+    let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
+    let passed = [pidfd.as_fd(), sources.as_fd()];
     let mut tries = 1;
     loop {
-        match attach_once(is_closed, tiers, sources, daemon) {
+        match attach_once(is_closed, &request, &passed, tiers.len(), daemon) {
             Err(TierError::Daemon { problem, .. }) if problem == ENDED && tries < ATTACH_TRIES => tries += 1,
             other => return other,
         }
     }
 }
 
+/// Connects and attaches by this request, with `tiers` tiers.
 fn attach_once(
     is_closed: &AtomicBool,
-    tiers: &[TierSpec],
-    sources: &[Source],
+    request: &Request,
+    passed: &[BorrowedFd<'_>],
+    tiers: usize,
     daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached, Vec<String>), TierError> {
     let connection = Connection::start_unless(is_closed, daemon)?;
-    let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
-    let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
     let wait = Wait { within: ANSWER_WITHIN, is_closed };
-    let passed = [pidfd.as_fd(), sources.as_fd()];
-    let (answer, fds) = connection.ask_within(wait, "attach", &request, &passed)?;
+    let (answer, fds) = connection.ask_within(wait, "attach", request, passed)?;
     let Answer::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };
     let mut fds = fds.into_iter();
     let (Some(table), Some(claims)) = (fds.next(), fds.next()) else {
@@ -766,10 +805,10 @@ fn attach_once(
             *entry = Some(place as u8);
         }
     }
-    if storages.len() != tiers.len() || table.chunks() != told.chunks {
+    if storages.len() != tiers || table.chunks() != told.chunks {
         return Err(TierError::Protocol {
             attempt: "attach",
-            expected: format!("{} levels, {} chunks", tiers.len(), table.chunks()),
+            expected: format!("{tiers} levels, {} chunks", table.chunks()),
             found: format!("{} levels, {} chunks", storages.len(), told.chunks),
         });
     }

@@ -69,7 +69,7 @@ pub use error::TierError;
 pub use health::{Action, Health, ReadMark};
 pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Replayed};
 pub use offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
-pub use protocol::{AttachedLevel, LevelUsage, RootUsage, SourceUsage};
+pub use protocol::{AttachedLevel, DataSetId, LevelUsage, RootUsage, SourceUsage};
 pub use run_client::{RunClient, runs_usage};
 pub use run_options::RunOptions;
 pub use sampled::{sampled_blocks, sampled_checksum};

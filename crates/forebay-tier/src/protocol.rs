@@ -21,11 +21,12 @@ use crate::source::SourceKey;
 use crate::spec::TierSpec;
 
 /// Version of the messages.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
-/// Number of a data set that clients are attached to.
+/// Number of a data set that clients are attached to. Each daemon counts from a random number, so
+/// that of another daemon is unknown to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct DataSetId(pub u32);
+pub struct DataSetId(pub u64);
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub(crate) enum Request {
     /// Use a data set. Descriptors: the client's pidfd, and sealed memory with its sources as JSON
     /// (`Vec<Source>`).
     Attach { version: u32, tiers: Vec<TierSpec> },
+    /// Use the data set that another client is attached to, on its tiers. Descriptor: the client's
+    /// pidfd.
+    Join { version: u32, data_set: DataSetId },
     /// Find slots for chunks, each on its level.
     Place { data_set: DataSetId, wanted: Vec<(u64, u8)> },
     /// Publish copies that stand in their slots.
@@ -123,7 +127,7 @@ pub(crate) type ChunkSums = (u64, (u8, u32, u16), Vec<PieceSum>);
 pub(crate) struct Attachment {
     pub(crate) data_set: DataSetId,
     pub(crate) chunks: u64,
-    /// The client's tiers, in its order.
+    /// The tiers, in the order of the client that attached first.
     pub(crate) levels: Vec<AttachedLevel>,
     /// Chunks that have a copy already.
     pub(crate) copied_chunks: u64,

@@ -273,3 +273,37 @@ fn half_of_a_request_is_refused_and_neither_it_nor_idle_clients_disturb_others()
     drop((half, idle));
     assert!(client.place(&[(ChunkId(0), 0)]).unwrap()[0].is_some());
 }
+
+#[test]
+fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = directory.path().join("tier");
+    std::fs::create_dir(&tier).unwrap();
+    let daemon = Daemon::start(directory.path());
+    let leader = daemon.client(&tier, 4, true);
+    let at = leader.place(&[(ChunkId(2), 0)]).unwrap()[0].unwrap();
+    // The number alone says which data set it is; the rest is for another daemon.
+    let join = |daemon: &Daemon, tier: &Path| {
+        let spec = TierSpec { path: tier.to_owned(), bytes: 4 << 20, keep: true, force: false };
+        let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
+        Client::join(leader.data_set(), vec![spec], vec![source], daemon.address.clone())
+    };
+    let follower = join(&daemon, Path::new("/not/looked/at")).unwrap();
+    assert_eq!(follower.data_set(), leader.data_set());
+    assert_eq!(follower.attached().levels, leader.attached().levels);
+    let pieces = Pieces(0b1);
+    follower
+        .publish(&[Copied {
+            chunk: ChunkId(2),
+            at,
+            sums: vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }],
+        }])
+        .unwrap();
+    assert_eq!(leader.attached().table.get(ChunkId(2)), Entry::Present { at, pieces });
+    // It stays while one of them uses it, and the next daemon does not know it.
+    drop(daemon);
+    let daemon = Daemon::start(directory.path());
+    let later = join(&daemon, &tier).unwrap();
+    assert_ne!(later.data_set(), leader.data_set());
+    assert_eq!(later.attached().table.get(ChunkId(2)), Entry::Unverified { at, pieces });
+}

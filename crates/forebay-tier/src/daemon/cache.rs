@@ -4,6 +4,7 @@
 //! comes or goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,7 +30,7 @@ pub struct Cache {
     pub(super) levels: Vec<Level>,
     pub(super) sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
-    next_data_set: u32,
+    next_data_set: u64,
     /// Slots that chunks were given and nothing is published in: of each chunk, by level. Clients
     /// may write to them at any time, also those of a daemon that died, and write nothing but the
     /// chunk.
@@ -78,7 +79,8 @@ pub(super) struct DataSet {
     keys: Arc<HashSet<SourceKey>>,
     /// First chunk of each source, and at the end the number of chunks.
     first_chunks: Vec<u64>,
-    levels: Vec<u8>,
+    /// The levels of its tiers, in their order.
+    pub(super) levels: Vec<u8>,
     pub(super) table: TableWriter,
     /// Slots that it may fill, of each level.
     slots: [u64; MAX_LEVELS],
@@ -124,7 +126,8 @@ impl Cache {
             levels: Vec::new(),
             sources: HashMap::new(),
             data_sets: BTreeMap::new(),
-            next_data_set: 0,
+            // `RandomState` is the standard library's source of randomness.
+            next_data_set: RandomState::new().build_hasher().finish(),
             pending: HashMap::new(),
             roots: HashMap::new(),
             next_root: 0,
@@ -244,17 +247,21 @@ impl Cache {
     /// A client uses a data set, with copies on these levels, the nearest first.
     pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Attached, TierError> {
         let existing =
-            self.data_sets.iter_mut().find(|(_, known)| known.sources == sources && known.levels == levels);
-        let id = if let Some((id, known)) = existing {
-            known.clients += 1;
-            *id
-        } else {
-            self.new_data_set(sources, levels)?
+            self.data_sets.iter().find(|(_, known)| known.sources == sources && known.levels == levels);
+        let id = match existing {
+            Some((id, _)) => *id,
+            None => self.new_data_set(sources, levels)?,
         };
-        let data_set = &self.data_sets[&id];
+        Ok(self.join(id).expect("it is known"))
+    }
+
+    /// A client uses a data set that others use; `None` if none does.
+    pub(super) fn join(&mut self, id: DataSetId) -> Option<Attached> {
+        let data_set = self.data_sets.get_mut(&id)?;
+        data_set.clients += 1;
         let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != Entry::Absent;
         let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
-        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks })
+        Some(Attached { data_set: id, slots: data_set.slots, copied_chunks })
     }
 
     fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {
@@ -286,9 +293,9 @@ impl Cache {
         }
         let slots = self.slots_for(&keys, chunks, levels);
         let id = DataSetId(self.next_data_set);
-        self.next_data_set += 1;
+        self.next_data_set = self.next_data_set.wrapping_add(1);
         let data_set =
-            DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
+            DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 0 };
         for (source, first) in data_set.sources.iter().zip(&data_set.first_chunks) {
             let copies = &self.sources[&source.key].copies;
             // The nearest level last: it counts.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_host::{Caller, ClientId, Daemon, Packet, Reply, Service, SocketPath, runtime_directory};
 use forebay_types::{ChunkId, Pieces};
 
-use crate::daemon::cache::Cache;
+use crate::daemon::cache::{Attached, Cache};
 use crate::daemon::level::LevelParts;
 use crate::daemon::run::Runs;
 use crate::directory::TierDirectory;
@@ -25,12 +25,15 @@ use crate::probe::{ROUND_BYTES, probe, slower_first};
 use crate::protocol::{
     Answer, AttachedLevel, Attachment, DataSetId, Request, RunAction, VERSION, from_memory, to_memory,
 };
-use crate::run_options::RunOptions;
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
 
 /// Least idle time until a tier is used: the process that started the daemon has yet to ask for it.
 const FIRST_USE_TIME: Duration = Duration::from_secs(5);
+
+/// Requests that are checked for their version, as errors name them.
+const ATTACH: &str = "attach";
+const OPEN_RUN: &str = "open a run";
 
 /// The socket of this user's daemon on this node.
 ///
@@ -163,7 +166,22 @@ impl Tiers {
     ) -> Result<Answer, TierError> {
         let slot = |at: SlotId| (at.level, at.slab, at.slot);
         Ok(match request {
-            Request::Attach { version, tiers } => self.attach(client, version, &tiers, received, reply)?,
+            Request::Attach { version, tiers } => {
+                let [pidfd, sources] = with(ATTACH, version, received, "a pidfd and memory")?;
+                let sources = from_memory(ATTACH, &sources)?;
+                let (numbers, warnings) = self.open_levels(&tiers)?;
+                let attached = self.cache().attach(sources, &numbers)?;
+                self.attached(client, &attached, warnings, pidfd, reply)?
+            }
+            Request::Join { version, data_set } => {
+                let [pidfd] = with(ATTACH, version, received, "a pidfd")?;
+                let joined = self.cache().join(data_set).ok_or_else(|| TierError::Protocol {
+                    attempt: ATTACH,
+                    expected: "a data set that a client uses".into(),
+                    found: format!("number {}", data_set.0),
+                })?;
+                self.attached(client, &joined, Vec::new(), pidfd, reply)?
+            }
             Request::Place { data_set, wanted } => {
                 let wanted: Vec<_> =
                     wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
@@ -199,7 +217,12 @@ impl Tiers {
                 Answer::Done
             }
             Request::OpenRun { version, tiers, options } => {
-                self.open_run(client, version, &tiers, options, received, reply)?
+                let [pidfd] = with(OPEN_RUN, version, received, "a pidfd")?;
+                let (levels, warnings) = self.open_levels(&tiers)?;
+                let (run, table) = self.runs.open(&self.cache, &levels, options)?;
+                self.users.entry(client).or_default().runs.push(run);
+                reply.pidfd = Some(pidfd);
+                Answer::OpenedRun { run, table, warnings }
             }
             Request::Run { run, action } => {
                 if !self.users.get(&client).is_some_and(|user| user.runs.contains(&run)) {
@@ -248,27 +271,15 @@ impl Tiers {
         })
     }
 
-    fn attach(
+    /// The answer to a client that uses a data set from now on.
+    fn attached(
         &mut self,
         client: ClientId,
-        version: u32,
-        tiers: &[TierSpec],
-        received: Vec<OwnedFd>,
+        attached: &Attached,
+        warnings: Vec<String>,
+        pidfd: OwnedFd,
         reply: &mut Reply,
     ) -> Result<Answer, TierError> {
-        let wrong =
-            |expected: String, found: String| TierError::Protocol { attempt: "attach", expected, found };
-        if version != VERSION {
-            return Err(wrong(format!("version {VERSION}"), format!("version {version}")));
-        }
-        let [pidfd, sources]: [OwnedFd; 2] = received.try_into().map_err(|fds: Vec<_>| {
-            wrong("a pidfd and memory".into(), format!("{} descriptors", fds.len()))
-        })?;
-        let sources = from_memory("attach", &sources)?;
-        let (numbers, warnings) = self.open_levels(tiers)?;
-        let mut cache = self.cache();
-        let attached = cache.attach(sources, &numbers)?;
-        drop(cache);
         self.users.entry(client).or_default().data_sets.push(attached.data_set);
         reply.pidfd = Some(pidfd);
         let cache = self.cache();
@@ -279,7 +290,7 @@ impl Tiers {
         reply.fds.push(duplicate(data_set.table.descriptor())?);
         reply.fds.push(duplicate(data_set.table.claims().descriptor())?);
         let mut levels = Vec::new();
-        for level in &numbers {
+        for level in &data_set.levels {
             let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
             reply.fds.push(duplicate(slabs.slabs.as_fd())?);
             levels.push(AttachedLevel {
@@ -324,30 +335,6 @@ impl Tiers {
         }
         warnings.extend(self.slower_first(&numbers));
         Ok((numbers, warnings))
-    }
-
-    fn open_run(
-        &mut self,
-        client: ClientId,
-        version: u32,
-        tiers: &[TierSpec],
-        options: RunOptions,
-        received: Vec<OwnedFd>,
-        reply: &mut Reply,
-    ) -> Result<Answer, TierError> {
-        let wrong =
-            |expected: String, found: String| TierError::Protocol { attempt: "open a run", expected, found };
-        if version != VERSION {
-            return Err(wrong(format!("version {VERSION}"), format!("version {version}")));
-        }
-        let [pidfd]: [OwnedFd; 1] = received
-            .try_into()
-            .map_err(|fds: Vec<_>| wrong("a pidfd".into(), format!("{} descriptors", fds.len())))?;
-        let (levels, warnings) = self.open_levels(tiers)?;
-        let (run, table) = self.runs.open(&self.cache, &levels, options)?;
-        self.users.entry(client).or_default().runs.push(run);
-        reply.pidfd = Some(pidfd);
-        Ok(Answer::OpenedRun { run, table, warnings })
     }
 
     /// Warnings of levels that are clearly slower than a later one. Each level is probed once, when
@@ -412,6 +399,20 @@ impl Tiers {
         self.levels.insert(identity, OpenLevel { number, slabs, is_probed: false, round: None, _lock: lock });
         Ok(number)
     }
+}
+
+/// The descriptors of a request of this version of the messages.
+fn with<const COUNT: usize>(
+    attempt: &'static str,
+    version: u32,
+    received: Vec<OwnedFd>,
+    expected: &str,
+) -> Result<[OwnedFd; COUNT], TierError> {
+    let wrong = |expected: String, found: String| TierError::Protocol { attempt, expected, found };
+    if version != VERSION {
+        return Err(wrong(format!("version {VERSION}"), format!("version {version}")));
+    }
+    received.try_into().map_err(|fds: Vec<_>| wrong(expected.into(), format!("{} descriptors", fds.len())))
 }
 
 /// A level that no other daemon may use while the lock is held.
