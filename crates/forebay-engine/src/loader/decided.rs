@@ -30,8 +30,14 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
-    /// Maps the memory that came with the leader's decisions.
-    pub(crate) fn of(reply: Reply, fds: Vec<OwnedFd>, making: &Making<'_>) -> Result<Self, Error> {
+    /// Maps the memory that came with the leader's decisions. A leader has parsed its index
+    /// already.
+    pub(crate) fn of(
+        reply: Reply,
+        fds: Vec<OwnedFd>,
+        leaders_index: Option<Index>,
+        making: &Making<'_>,
+    ) -> Result<Self, Error> {
         let options = making.options;
         let cores = reply.cores.get(options.local_rank as usize).copied().unwrap_or(1);
         let mut fds = fds.into_iter();
@@ -40,8 +46,10 @@ impl Decided {
         };
         let region = Arc::new(Region::map(region_fd, reply.settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
-        let index_bytes = Arc::new(IndexBytes(Map::read_only(&index_fd)?));
-        let index = Arc::new(making.source.dataset().shared_index(index_bytes)?);
+        let index = Arc::new(match leaders_index {
+            Some(index) => index,
+            None => making.source.dataset().shared_index(Arc::new(IndexBytes(Map::read_only(&index_fd)?)))?,
+        });
         let shares = reply.shares.as_ref().map(|job| Arc::new(job.shares.clone()));
         let order = decided_order(options, &index, &reply.settings, shares, reply.residents.as_ref())?;
         let has_share = reply.store.is_some() || reply.residents.is_some();
@@ -86,7 +94,7 @@ mod tests {
     fn a_reply_without_memory_is_an_error() {
         let rank = OneRank::new(|_| ());
         let reply = rank.agreed().unwrap().reply;
-        let error = rank.with(|making| Decided::of(reply, Vec::new(), making)).err().unwrap();
+        let error = rank.with(|making| Decided::of(reply, Vec::new(), None, making)).err().unwrap();
         assert!(error.to_string().contains("the leader sent no memory"), "{error}");
     }
 }

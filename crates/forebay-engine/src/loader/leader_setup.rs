@@ -72,6 +72,8 @@ pub(crate) struct LeaderState {
 #[derive(Default)]
 pub(crate) struct LeaderOwn {
     pub(crate) share: Option<memory_ledger::Share>,
+    /// The index, parsed already.
+    pub(crate) index: Option<Index>,
     /// The shards, open already.
     pub(crate) files: Option<Arc<ShardFiles>>,
     /// Time to locate the samples.
@@ -141,8 +143,9 @@ pub(crate) fn lead(
         residents: held.residents,
     };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
-    let (files, seek, server) = (Some(found.files), found.seek, held.server);
-    Ok(LeaderState { reply, fds, own: LeaderOwn { share: Some(share), files, seek, tiers: client, server } })
+    let (share, index, files) = (Some(share), Some(found.index.apart()), Some(found.files));
+    let own = LeaderOwn { share, index, files, seek: found.seek, tiers: client, server: held.server };
+    Ok(LeaderState { reply, fds, own })
 }
 
 /// The leader of a node, at work.

@@ -162,7 +162,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let making = Making { source: &source, options: &options, strategies: &strategies, creation, caller };
         let Agreed { membership, reply, fds, mut own } = Agreed::reach(&making)?;
-        let mut decided = Decided::of(reply, fds, &making)?;
+        let mut decided = Decided::of(reply, fds, own.index.take(), &making)?;
         let Opened { files, io, tiers, mappings, store, near, fallbacks } =
             Opened::open(&making, &mut decided, &mut own)?;
         let Decided { reply, cores, region, huge_pages, index, order, .. } = decided;

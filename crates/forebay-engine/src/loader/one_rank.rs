@@ -66,14 +66,16 @@ impl OneRank {
         self.with(Agreed::reach)
     }
 
+    /// As a follower, which parses the index that it was sent.
     pub(crate) fn decided(&self) -> Result<Decided, Error> {
         let Agreed { reply, fds, .. } = self.agreed()?;
-        self.with(|making| Decided::of(reply, fds, making))
+        self.with(|making| Decided::of(reply, fds, None, making))
     }
 
     pub(crate) fn opened(&self) -> Result<Opened, Error> {
         let Agreed { reply, fds, mut own, .. } = self.agreed()?;
-        self.with(|making| Opened::open(making, &mut Decided::of(reply, fds, making)?, &mut own))
+        let index = own.index.take();
+        self.with(|making| Opened::open(making, &mut Decided::of(reply, fds, index, making)?, &mut own))
     }
 
     pub(crate) fn engine(self) -> Result<(super::Engine, TempDir), Error> {

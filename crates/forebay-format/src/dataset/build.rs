@@ -169,17 +169,17 @@ impl<'a> IndexBuilder<'a> {
             let what = "a dataset without samples".to_owned();
             return Err(Error::Unsupported { path: dataset.shards[0].path.clone(), what, found, hint });
         }
-        let schema = self.infer_schema()?;
+        let bytes = self.sidecar()?;
         let Self { started, writer, mut report, .. } = self;
         report.samples = writer.samples();
-        let bytes = writer.finish(dataset.format, schema, dataset.fingerprint);
         report.sidecar_bytes = bytes.len() as u64;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(BuiltIndex { bytes, report })
     }
 
-    /// Infers the schema. Records are read through an index without one.
-    fn infer_schema(&mut self) -> Result<Schema, Error> {
+    /// Infers the schema, and makes the sidecar. Records are read through an index without a
+    /// schema, whose sidecar then gets it.
+    fn sidecar(&mut self) -> Result<Vec<u8>, Error> {
         let Dataset { files, options, format, fingerprint, .. } = self.dataset;
         let (path, choice) = (files[0].input().path(), options.schema);
         if self.summary.pairs && choice == SchemaChoice::Auto {
@@ -187,7 +187,8 @@ impl<'a> IndexBuilder<'a> {
         }
         let Some(usual) = files[0].usual_schema() else {
             let fields = self.columns.iter().map(|column| column.field.clone()).collect();
-            return of_fields(path, *format, choice, fields);
+            let schema = of_fields(path, *format, choice, fields)?;
+            return Ok(self.writer.finish(*format, schema, *fingerprint));
         };
         let (index, records) = (OnceCell::new(), OnceCell::new());
         let inference = SchemaInference { path, choice, usual, fields: &options.fields };
@@ -203,12 +204,14 @@ impl<'a> IndexBuilder<'a> {
             self.report.reads += records.reads.get();
             self.report.read_bytes += records.read_bytes.get();
         }
-        found.map_err(|error| match (error, index.get()) {
-            (Error::Schema { sample, source, .. }, Some(index)) => {
-                self.dataset.misplaced(index, sample, source)
+        match (found, index.get()) {
+            (Ok(schema), Some(index)) => Ok(index.sidecar_with(schema)),
+            (Ok(schema), None) => Ok(self.writer.finish(*format, schema, *fingerprint)),
+            (Err(Error::Schema { sample, source, .. }), Some(index)) => {
+                Err(self.dataset.misplaced(index, sample, source))
             }
-            (error, _) => error,
-        })
+            (Err(error), _) => Err(error),
+        }
     }
 }
 

@@ -45,15 +45,15 @@ const IDS_AT_ONCE: usize = 1 << 16;
 /// Where the samples of a dataset lie.
 pub struct Index {
     bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    contents: Contents,
+    contents: Arc<Contents>,
     fields: Vec<Field>,
-    shards: Vec<ShardBlocks>,
+    shards: Arc<[ShardBlocks]>,
     guards: Vec<Guard>,
     links: Links,
     /// For each column, where its blocks are if it is tiled.
-    tiled: Vec<Option<TiledColumn>>,
+    tiled: Arc<[Option<TiledColumn>]>,
     /// For each column and shard, where its shared units begin among their decoded bytes.
-    unit_starts: Vec<Vec<Vec<u64>>>,
+    unit_starts: Arc<[Vec<Vec<u64>>]>,
     cache: Cache<Block>,
     names: Option<Names>,
     /// Which records of the files are the samples; all of them without one.
@@ -132,7 +132,7 @@ impl Index {
             .collect();
         Ok(Self {
             bytes,
-            contents,
+            contents: Arc::new(contents),
             fields,
             shards,
             guards,
@@ -143,6 +143,32 @@ impl Index {
             selection: None,
             links: Links::Refused,
         })
+    }
+
+    /// The same index with expanded blocks of its own. No lock is shared: a process that forks
+    /// while threads use the one can use the other in its child.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            bytes: Arc::clone(&self.bytes),
+            contents: Arc::clone(&self.contents),
+            fields: self.fields.clone(),
+            shards: Arc::clone(&self.shards),
+            guards: self.guards.clone(),
+            links: self.links,
+            tiled: Arc::clone(&self.tiled),
+            unit_starts: Arc::clone(&self.unit_starts),
+            cache: Cache::new(self.contents.first_name_block(), EXPANDED_BYTES),
+            names: self.names.as_ref().map(|names| names.apart(&self.contents)),
+            selection: self.selection.clone(),
+        }
+    }
+
+    /// Its sidecar with another schema.
+    pub(crate) fn sidecar_with(&self, schema: Schema) -> Vec<u8> {
+        let Contents { header, meta, .. } = &*self.contents;
+        let meta = Meta { schema, ..meta.clone() };
+        sidecar::assemble(header, &meta, &(*self.bytes).as_ref()[header.meta_range().end..])
     }
 
     /// Number of samples.

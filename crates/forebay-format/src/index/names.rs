@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_io::{Links, SampleFile, SampleFileTable};
 use forebay_types::{SampleId, ShardId};
@@ -27,7 +28,7 @@ pub(super) struct Names {
     /// The column whose records are the files.
     column: usize,
     /// For each shard, which is a folder, its directories.
-    directories: Vec<Vec<Directory>>,
+    directories: Arc<[Vec<Directory>]>,
     cache: Cache<FileNames>,
 }
 
@@ -66,7 +67,13 @@ impl Names {
             directories.push(known);
         }
         let cache = Cache::new(contents.name_blocks as usize, NAMES_BYTES);
-        Ok(Some(Self { column, directories, cache }))
+        Ok(Some(Self { column, directories: directories.into(), cache }))
+    }
+
+    /// [`Index::apart`].
+    pub(super) fn apart(&self, contents: &Contents) -> Self {
+        let cache = Cache::new(contents.name_blocks as usize, NAMES_BYTES);
+        Self { column: self.column, directories: Arc::clone(&self.directories), cache }
     }
 }
 

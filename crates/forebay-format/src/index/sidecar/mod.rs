@@ -40,7 +40,7 @@ pub use pack::{pack, unpack};
 pub use tiles::Tiles;
 pub use units::{SharedUnit, SharedUnits};
 pub use writer::Writer;
-pub(crate) use writer::{NameTable, NameTableWriter};
+pub(crate) use writer::{NameTable, NameTableWriter, assemble};
 
 /// First bytes of every sidecar. Not printable, so that no tool takes the file for text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8fFOREBAY";

@@ -326,40 +326,49 @@ impl Writer {
         let names = self.names.iter().map(|names| &names.files);
         let directories = self.names.iter().map(|names| &names.directories);
         let blocks: Vec<&Blocks> = columns.chain(names).chain(directories).collect();
-        let json = serde_json::to_vec(&meta).expect("numbers and text are JSON");
-        let stored_meta = pack(&json, LEVEL);
-        let mut directory = Vec::new();
+        let mut rest = Vec::new();
         for blocks in &blocks {
-            let mut rest = blocks.bytes.as_slice();
+            let mut left = blocks.bytes.as_slice();
             for length in &blocks.lengths {
-                let (block, behind) = rest.split_at(*length as usize);
-                directory.extend(length.to_le_bytes());
-                directory.extend(crc32c::crc32c(block).to_le_bytes());
-                rest = behind;
+                let (block, behind) = left.split_at(*length as usize);
+                rest.extend(length.to_le_bytes());
+                rest.extend(crc32c::crc32c(block).to_le_bytes());
+                left = behind;
             }
         }
-        let blocks_bytes: usize = blocks.iter().map(|blocks| blocks.bytes.len()).sum();
+        let directory_checksum = crc32c::crc32c(&rest);
+        for blocks in &blocks {
+            rest.extend(&blocks.bytes);
+        }
         let header = Header {
             fingerprint,
             samples: self.samples,
             columns: self.columns.len() as u32,
             block_records: BLOCK_RECORDS,
             blocks: blocks.iter().map(|blocks| blocks.lengths.len()).sum::<usize>() as u32,
-            meta_stored_bytes: stored_meta.len() as u32,
-            meta_bytes: json.len() as u32,
-            meta_checksum: crc32c::crc32c(&stored_meta),
-            directory_checksum: crc32c::crc32c(&directory),
-            file_bytes: (HEADER_BYTES + stored_meta.len() + directory.len() + blocks_bytes) as u64,
+            meta_stored_bytes: 0,
+            meta_bytes: 0,
+            meta_checksum: 0,
+            directory_checksum,
+            file_bytes: 0,
         };
-        let mut out = Vec::with_capacity(header.file_bytes as usize);
-        out.extend(header.encode());
-        out.extend(stored_meta);
-        out.extend(directory);
-        for blocks in blocks {
-            out.extend(&blocks.bytes);
-        }
-        out
+        assemble(&header, &meta, &rest)
     }
+}
+
+/// A sidecar with this meta part before `rest`, its directory and blocks. Fills in what the header
+/// says of the meta part.
+pub(crate) fn assemble(header: &Header, meta: &Meta, rest: &[u8]) -> Vec<u8> {
+    let json = serde_json::to_vec(meta).expect("numbers and text are JSON");
+    let stored_meta = pack(&json, LEVEL);
+    let header = Header {
+        meta_stored_bytes: stored_meta.len() as u32,
+        meta_bytes: json.len() as u32,
+        meta_checksum: crc32c::crc32c(&stored_meta),
+        file_bytes: (HEADER_BYTES + stored_meta.len() + rest.len()) as u64,
+        ..header.clone()
+    };
+    [&header.encode()[..], &stored_meta, rest].concat()
 }
 
 /// Counts records of one length.
