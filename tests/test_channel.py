@@ -20,6 +20,7 @@ from forebay import OptionError, PeerLostError, RendezvousError
 from forebay._job import channel as channels
 from forebay._job import connection, rank0, tcp
 from forebay._job.rank_info import RankInfo
+from forebay._native import HandshakeKey
 
 _jobs = itertools.count()
 
@@ -247,7 +248,7 @@ def test_strangers_learn_nothing_and_hold_nobody_up(monkeypatch):
     assert answer(call("garbage", b"GET / HTTP/1.1\r\n" * 8)) == b""
     assert len(answer(call("guess", hello, bytes(32)))) == connection.NONCE_BYTES
     for wrong in ({"job": "other"}, {"loader": "other"}, {"secret": b"x"}):
-        key = connection.job_key(**{"job": job, "loader": "train", "secret": b"", **wrong})
+        key = HandshakeKey(**{"job": job, "loader": "train", "secret": b"", **wrong})
         with pytest.raises(ConnectionError):
             connection.connect("127.0.0.1", port, key, 1, 2, 60)
     other = tcp.open_channel(a_rank(1, 2, job), "train", 60)
@@ -263,7 +264,7 @@ def test_strangers_learn_nothing_and_hold_nobody_up(monkeypatch):
 
 def test_two_processes_of_one_rank_are_an_error_of_the_second():
     job = f"twice-{os.getpid()}"
-    ports, key = rank0.derived_ports(job, "train"), connection.job_key(job, "train", b"")
+    ports, key = rank0.derived_ports(job, "train"), HandshakeKey(job, "train", b"")
     found = []
 
     def rank_0():

@@ -16,6 +16,7 @@ __all__ = [
     "VERSION",
     "Dataset",
     "Engine",
+    "HandshakeKey",
     "Lease",
     "Listener",
     "OrderState",
@@ -156,6 +157,12 @@ class Engine:
 
 @final
 class Lease: ...
+
+@final
+class HandshakeKey:
+    def __new__(cls, job: str, loader: str, secret: bytes) -> HandshakeKey: ...
+    def proof(self, first: bytes, nonce: bytes, *, accepting: bool) -> bytes: ...
+    def is_proved(self, proof: bytes, first: bytes, nonce: bytes, *, accepting: bool) -> bool: ...
 
 @final
 class Listener:

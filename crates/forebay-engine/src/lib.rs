@@ -60,6 +60,7 @@ pub use {
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
     dataset::{Built, INDEX_THREADS, IndexedDataset, Loaded},
     error::{Error, ErrorDetails},
+    forebay_transport::handshake,
     host::offload::offload,
     host::{Host, NoHost},
     loader::Engine,

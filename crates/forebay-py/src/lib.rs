@@ -11,6 +11,7 @@ pub mod dataset;
 mod engine;
 pub mod errors;
 mod forecast;
+mod handshake;
 mod limit;
 mod listener;
 mod log;
@@ -47,6 +48,7 @@ pub fn add_to(module: &Bound<'_, PyModule>, plugins: impl Plugins + 'static) -> 
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;
+    module.add_class::<handshake::HandshakeKey>()?;
     module.add_class::<listener::Listener>()?;
     module.add_class::<run::RunSession>()?;
     module.add_class::<siblings::Siblings>()?;

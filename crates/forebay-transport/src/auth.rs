@@ -1,4 +1,4 @@
-//! Mutual authentication: client and server prove that they know the secret, which is never sent.
+//! Messages of the handshake of client and server (`handshake.rs`).
 //!
 //! ```text
 //! client → server: magic (8) | version (4) | options (4) | rank (4) | node (4) | store (4)
@@ -9,16 +9,14 @@
 //! ```
 //!
 //! Numbers are little-endian. `node` is the index of the node that the client means to reach,
-//! `rank` is its own. A digest is BLAKE3 keyed by the secret, over the side that sends it, the
-//! client's whole first message, and the server's nonce. So a recorded message is useless at
-//! another time, between other processes, for another store or data set, or in the other direction.
+//! `rank` is its own. A digest is a proof of its sender.
 //!
 //! The server checks the proof first: only a peer that knows the secret learns whether store and
-//! data set fit. The first 16 bytes of both messages stay the same in all versions. Payload is not
-//! encrypted: as with MPI, hosts that can change packets on the job's network are trusted.
+//! data set fit. The first 16 bytes of both messages stay the same in all versions.
 
 use std::fmt;
 
+use crate::handshake::{HandshakeKey, NONCE_BYTES, Nonce, PROOF_BYTES, Side};
 use crate::refusal::Refusal;
 
 const MAGIC: [u8; 8] = *b"FBSTORE\n";
@@ -26,16 +24,11 @@ const MAGIC: [u8; 8] = *b"FBSTORE\n";
 pub const VERSION: u32 = 1;
 /// Bytes of the secret.
 pub const SECRET_BYTES: usize = 32;
-const NONCE_BYTES: usize = 32;
-const DIGEST_BYTES: usize = 32;
 pub(crate) const HELLO_BYTES: usize = 8 + 5 * 4 + 32 + NONCE_BYTES;
-pub(crate) const CHALLENGE_BYTES: usize = 8 + 2 * 4 + NONCE_BYTES + DIGEST_BYTES;
-pub(crate) const PROOF_BYTES: usize = DIGEST_BYTES;
+pub(crate) const CHALLENGE_BYTES: usize = 8 + 2 * 4 + NONCE_BYTES + PROOF_BYTES;
 pub(crate) const VERDICT_BYTES: usize = 4 + 8;
 /// The option of a hello that leaves out checksums.
 const WITHOUT_CHECKSUM: u32 = 1;
-
-pub(crate) type Nonce = [u8; NONCE_BYTES];
 
 /// The secret of a job. The job's own channel distributes it; no connection carries it and no
 /// message shows it.
@@ -107,40 +100,20 @@ impl Hello {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Side {
-    Client = 0,
-    Server = 1,
-}
-
-/// Makes and checks digests.
-#[derive(Clone)]
+/// Makes and checks the messages that prove something.
+#[derive(Clone, Debug)]
 pub(crate) struct Authenticator {
-    key: [u8; 32],
-}
-
-impl fmt::Debug for Authenticator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authenticator(..)")
-    }
+    key: HandshakeKey,
 }
 
 impl Authenticator {
     pub(crate) fn new(secret: &Secret) -> Self {
-        Self { key: blake3::derive_key("forebay 2026 transport of samples between nodes", &secret.0) }
-    }
-
-    fn digest(&self, side: Side, hello: &Hello, nonce: &Nonce) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&[side as u8]);
-        hasher.update(&hello.encode());
-        hasher.update(nonce);
-        hasher.finalize()
+        Self { key: HandshakeKey::new("forebay 2026 transport of samples between nodes", &[], &secret.0) }
     }
 
     /// The server's answer to a hello.
     pub(crate) fn challenge(&self, hello: &Hello, nonce: &Nonce) -> Vec<u8> {
-        [&challenge_start(0)[..], nonce, self.digest(Side::Server, hello, nonce).as_bytes()].concat()
+        [&challenge_start(0)[..], nonce, &self.key.proof(Side::Accepting, &hello.encode(), nonce)].concat()
     }
 
     /// Checks the server's answer to `hello`, and returns its nonce.
@@ -161,20 +134,19 @@ impl Authenticator {
             return Err(refusal.map_or(BadChallenge::Stranger, BadChallenge::Refused));
         }
         let nonce = bytes[16..16 + NONCE_BYTES].try_into().expect("32 bytes");
-        let digest: [u8; DIGEST_BYTES] = bytes[16 + NONCE_BYTES..].try_into().expect("32 bytes");
-        // Comparing with a `Hash` takes the same time whatever differs.
-        let authentic = self.digest(Side::Server, hello, &nonce) == digest;
-        authentic.then_some(nonce).ok_or(BadChallenge::Secret)
+        let proof = bytes[16 + NONCE_BYTES..].try_into().expect("32 bytes");
+        let is_proved = self.key.is_proved(Side::Accepting, &hello.encode(), &nonce, &proof);
+        is_proved.then_some(nonce).ok_or(BadChallenge::Secret)
     }
 
     /// The client's proof.
     pub(crate) fn proof(&self, hello: &Hello, nonce: &Nonce) -> [u8; PROOF_BYTES] {
-        *self.digest(Side::Client, hello, nonce).as_bytes()
+        self.key.proof(Side::Connecting, &hello.encode(), nonce)
     }
 
     /// Whether the client knows the secret.
     pub(crate) fn check_proof(&self, hello: &Hello, nonce: &Nonce, bytes: &[u8; PROOF_BYTES]) -> bool {
-        self.digest(Side::Client, hello, nonce) == *bytes
+        self.key.is_proved(Side::Connecting, &hello.encode(), nonce, bytes)
     }
 }
 
@@ -219,20 +191,6 @@ pub(crate) fn parse_verdict(bytes: &[u8; VERDICT_BYTES]) -> Result<Result<u64, R
         0 => Ok(Ok(bytes)),
         _ => Refusal::from_status(status).map(Err).ok_or(status),
     }
-}
-
-/// Fresh random bytes.
-pub(crate) fn nonce() -> std::io::Result<Nonce> {
-    let mut nonce = [0; NONCE_BYTES];
-    let mut filled = 0;
-    while filled < NONCE_BYTES {
-        match rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(bytes) => filled += bytes,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(nonce)
 }
 
 #[cfg(test)]

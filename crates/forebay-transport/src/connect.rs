@@ -16,8 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-use crate::auth::{Authenticator, BadChallenge, CHALLENGE_BYTES, Hello, VERDICT_BYTES, nonce, parse_verdict};
+use crate::auth::{Authenticator, BadChallenge, CHALLENGE_BYTES, Hello, VERDICT_BYTES, parse_verdict};
 use crate::error::TransportError;
+use crate::handshake::nonce;
 use crate::socket::{Socket, prepare, receive_bytes, send_bytes};
 
 /// How long one address may take: connect and handshake are three round trips.

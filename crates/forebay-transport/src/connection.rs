@@ -15,7 +15,8 @@ use rustix::net::Shutdown;
 
 use crate::answer;
 use crate::answering::{Answer, Sent};
-use crate::auth::{HELLO_BYTES, Hello, Nonce, PROOF_BYTES, VERDICT_BYTES, nonce, refused_challenge, verdict};
+use crate::auth::{HELLO_BYTES, Hello, VERDICT_BYTES, refused_challenge, verdict};
+use crate::handshake::{Nonce, PROOF_BYTES, nonce};
 use crate::refusal::Refusal;
 use crate::registry::{Admission, Exported, Node};
 use crate::request::{self, Entry, Refused};

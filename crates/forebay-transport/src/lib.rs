@@ -27,6 +27,7 @@ mod connection;
 mod error;
 mod exporter;
 mod fetcher;
+pub mod handshake;
 mod link;
 mod receiver;
 mod refusal;

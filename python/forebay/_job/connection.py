@@ -4,20 +4,17 @@
 
     rank → rank 0: magic (16) | rank (4) | size (4) | nonce (32)
     rank 0 → rank: nonce (32)
-    rank → rank 0: digest (32)
-    rank 0 → rank: digest (32)
+    rank → rank 0: proof (32)
+    rank 0 → rank: proof (32)
     then, both ways: kind (1) | length (4) | payload
 
-Numbers are little-endian. A digest is BLAKE2b, keyed by what the job has in common (`job_key`),
-over the side that proves, the first message, and the nonce of rank 0. So a digest that was
-overheard proves nothing in another connection. Rank 0 sends a pending peer 32 random bytes and
-nothing else. Frames are neither encrypted nor signed.
+Numbers are little-endian. A proof is of what the ranks that make a loader have in common: names of
+job and loader, and a secret (``handshake.rs`` in forebay-transport). Rank 0 sends a pending peer 32
+random bytes and nothing else. Frames are neither encrypted nor signed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 import socket
 import struct
@@ -25,11 +22,13 @@ import time
 from collections.abc import Iterator
 from enum import IntEnum
 
-_MAGIC = b"FOREBAY JOB 1\n\0\0"
+from forebay._native import HandshakeKey
+
+_MAGIC = b"FOREBAY JOB 2\n\0\0"
 _HELLO = struct.Struct("<16sII32s")
 HELLO_BYTES = _HELLO.size
 NONCE_BYTES = 32
-DIGEST_BYTES = 32
+PROOF_BYTES = 32
 _HEADER = struct.Struct("<BI")
 _RECEIVED_AT_ONCE = 1 << 18
 
@@ -53,21 +52,6 @@ class Kind(IntEnum):
     """A rank cannot go on; a text says which one and why. It ends the exchange on all ranks."""
     LOST = 8
     """A process has ended; a text says which one. It ends the exchange on all ranks."""
-
-
-def job_key(job: str, loader: str, secret: bytes) -> bytes:
-    """Return what the ranks that make a loader share.
-
-    It is as secret as the job's name and ``secret`` are.
-    """
-    digest = hashlib.blake2b(digest_size=32, person=b"forebay channel")
-    for part in (job.encode(), loader.encode(), secret):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.digest()
-
-
-def _proof(key: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hashlib.blake2b(side + hello + nonce, key=key, digest_size=DIGEST_BYTES).digest()
 
 
 class Connection:
@@ -138,7 +122,7 @@ class Connection:
 class PendingPeer:
     """A connection that rank 0 has accepted, until it proves that it belongs to the job."""
 
-    def __init__(self, accepted: socket.socket, key: bytes, size: int) -> None:
+    def __init__(self, accepted: socket.socket, key: HandshakeKey, size: int) -> None:
         accepted.setblocking(False)
         self.socket = accepted
         self.since = time.monotonic()
@@ -174,14 +158,14 @@ class PendingPeer:
                 raise ConnectionError
             self._in += received
             if len(self._in) == HELLO_BYTES and not self._hello:
-                self._hello, self._in, self._expected = self._in, b"", DIGEST_BYTES
+                self._hello, self._in, self._expected = self._in, b"", PROOF_BYTES
                 magic, self._rank, size, _ = _HELLO.unpack(self._hello)
                 if magic != _MAGIC or size != self._size or not 0 < self._rank < size:
                     raise ConnectionError
                 self._send(self._nonce)
-        if not hmac.compare_digest(self._in, _proof(self._key, b"rank", self._hello, self._nonce)):
+        if not self._key.is_proved(self._in, self._hello, self._nonce, accepting=False):
             raise ConnectionError
-        self._send(_proof(self._key, b"rank 0", self._hello, self._nonce))
+        self._send(self._key.proof(self._hello, self._nonce, accepting=True))
         return self._rank
 
     def _send(self, message: bytes) -> None:
@@ -193,7 +177,7 @@ class PendingPeer:
             raise ConnectionError from error
 
 
-def connect(host: str, port: int, key: bytes, rank: int, size: int, within_s: float) -> Connection:
+def connect(host: str, port: int, key: HandshakeKey, rank: int, size: int, within_s: float) -> Connection:
     """Connect to rank 0.
 
     Raises
@@ -208,8 +192,8 @@ def connect(host: str, port: int, key: bytes, rank: int, size: int, within_s: fl
         hello = _HELLO.pack(_MAGIC, rank, size, secrets.token_bytes(NONCE_BYTES))
         connected.sendall(hello)
         nonce = _exactly(connected, NONCE_BYTES)
-        connected.sendall(_proof(key, b"rank", hello, nonce))
-        if not hmac.compare_digest(_exactly(connected, DIGEST_BYTES), _proof(key, b"rank 0", hello, nonce)):
+        connected.sendall(key.proof(hello, nonce, accepting=False))
+        if not key.is_proved(_exactly(connected, PROOF_BYTES), hello, nonce, accepting=True):
             raise ConnectionError("it is not rank 0 of this job")
         return Connection(connected)
     except BaseException:

@@ -38,10 +38,11 @@ from forebay._job.channel import (
     lost,
     reason_of,
 )
-from forebay._job.connection import Connection, Kind, PendingPeer, connect, job_key
+from forebay._job.connection import Connection, Kind, PendingPeer, connect
 from forebay._job.processes import Processes
 from forebay._job.rank0 import Rank0Address, find_rank0
 from forebay._job.rank_info import RankInfo
+from forebay._native import HandshakeKey
 from forebay._warn import warn
 
 # How long ranks wait for each other before the job goes on without a channel [s].
@@ -103,7 +104,7 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
             raise _NoChannelError(str(error)) from error
         if address is None:
             return None
-        key = job_key(rank_info.job, loader, address.secret)
+        key = HandshakeKey(rank_info.job, loader, address.secret)
         side = _Rank0 if rank_info.rank == 0 else _Member
         channel: Channel = side(rank_info, address, key, Processes({}, siblings), join_by, deadline_s)
         return channel
@@ -127,7 +128,7 @@ class _Rank0:
         self,
         rank_info: RankInfo,
         address: Rank0Address,
-        key: bytes,
+        key: HandshakeKey,
         processes: Processes,
         join_by: float,
         deadline_s: float,
@@ -143,7 +144,7 @@ class _Rank0:
             self._end(error)
             raise
 
-    def _join(self, listener: socket.socket, key: bytes, join_by: float) -> None:
+    def _join(self, listener: socket.socket, key: HandshakeKey, join_by: float) -> None:
         """Accept all other ranks."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = self.size + _SPARE_FILES
@@ -299,7 +300,7 @@ class _Member:
         self,
         rank_info: RankInfo,
         address: Rank0Address,
-        key: bytes,
+        key: HandshakeKey,
         processes: Processes,
         join_by: float,
         deadline_s: float,
@@ -320,7 +321,7 @@ class _Member:
             self.give_up(error)
             raise
 
-    def _connect(self, address: Rank0Address, key: bytes, join_by: float) -> Connection:
+    def _connect(self, address: Rank0Address, key: HandshakeKey, join_by: float) -> Connection:
         wait = _JoinWait(self.rank, join_by)
         pause, problem = _FIRST_PAUSE_S, ""
         while True:
@@ -430,7 +431,7 @@ def _failed(kind: Kind, what: str, text: str) -> ForebayError:
     return lost(f"{what}: {text}") if kind == Kind.LOST else gave_up(what, text)
 
 
-def _accept(listener: socket.socket, pending: list[PendingPeer], key: bytes, size: int) -> None:
+def _accept(listener: socket.socket, pending: list[PendingPeer], key: HandshakeKey, size: int) -> None:
     """Accept connections; of too many, and of those that take too long, the oldest are dropped."""
     # Of one connection or out of descriptors: neither ends the listener (accept(2)).
     with contextlib.suppress(OSError):

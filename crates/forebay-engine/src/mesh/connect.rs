@@ -18,13 +18,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_transport::handshake::{HandshakeKey, Nonce, PROOF_BYTES, Side, nonce};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::auth::{
-    ANSWER_BYTES, HELLO_BYTES, NONCE_BYTES, Nonce, PROOF_BYTES, Pair, Purpose, WELCOME, hello, read_hello,
-};
+use super::auth::{ANSWER_BYTES, HELLO_BYTES, Hello, WELCOME, answer, check_answer, key};
 use super::endpoint::Listener;
 use super::error::LinkError;
 use super::io_thread::prepare;
@@ -86,14 +85,8 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     socket.write(bytes).is_ok_and(|written| written == bytes.len())
 }
 
-fn nonce() -> Result<Nonce, LinkError> {
-    let mut nonce = [0; NONCE_BYTES];
-    let mut filled = 0;
-    while filled < NONCE_BYTES {
-        filled += rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty())
-            .map_err(LinkError::system("get random bytes"))?;
-    }
-    Ok(nonce)
+fn fresh_nonce() -> Result<Nonce, LinkError> {
+    nonce().map_err(LinkError::system("get random bytes"))
 }
 
 /// A connection that has not authenticated.
@@ -101,8 +94,8 @@ struct PendingPeer {
     socket: TcpStream,
     since: Instant,
     expected: Expected,
-    /// After a hello.
-    pair: Option<Pair>,
+    /// What it has sent, and the nonce that it got.
+    greeted: Option<(Hello, Nonce)>,
 }
 
 /// One outgoing connection.
@@ -115,7 +108,7 @@ struct Attempt {
 
 enum Stage {
     Connecting,
-    Answer(Pair, Expected),
+    Answer(Hello, Expected),
     Welcome(Expected),
 }
 
@@ -142,7 +135,7 @@ struct Dialer {
 struct Connector<'a> {
     mesh: &'a Mesh,
     spec: &'a LinksSpec,
-    purpose: Purpose,
+    key: HandshakeKey,
     pending: VecDeque<PendingPeer>,
     dialers: Vec<Dialer>,
     linked: Vec<bool>,
@@ -174,7 +167,7 @@ pub(super) fn connect_all(
     let mut connector = Connector {
         mesh,
         spec,
-        purpose: Purpose::new(&spec.secret, job, loader),
+        key: key(&spec.secret, job, loader),
         pending: VecDeque::new(),
         dialers: mesh.others().map(dialer).collect(),
         linked: (0..spec.endpoints.len()).map(|node| node == spec.own_node).collect(),
@@ -281,7 +274,7 @@ impl Connector<'_> {
                             socket,
                             since: Instant::now(),
                             expected,
-                            pair: None,
+                            greeted: None,
                         });
                     }
                     if self.pending.len() > MAX_PENDING + self.linked.len() {
@@ -316,26 +309,26 @@ impl Connector<'_> {
                 }
                 Partial::Closed => return Ok(()),
             };
-            match peer.pair {
+            match &peer.greeted {
                 None => {
-                    let Some((from, to, connecting)) = array(&bytes).and_then(read_hello) else {
-                        return Ok(());
-                    };
-                    let expected = to as usize == self.spec.own_node && from > to;
-                    if !expected || self.linked.get(from as usize) != Some(&false) {
+                    let Some(hello) = array(&bytes).and_then(Hello::parse) else { return Ok(()) };
+                    let expected = hello.to as usize == self.spec.own_node && hello.from > hello.to;
+                    if !expected || self.linked.get(hello.from as usize) != Some(&false) {
                         return Ok(());
                     }
-                    let pair = Pair { from, to, connecting, accepting: nonce()? };
-                    if !send(&peer.socket, &self.purpose.answer(&pair)) {
+                    let nonce = fresh_nonce()?;
+                    if !send(&peer.socket, &answer(&self.key, &hello, &nonce)) {
                         return Ok(());
                     }
-                    peer.pair = Some(pair);
+                    peer.greeted = Some((hello, nonce));
                     peer.expected = Expected::new(PROOF_BYTES);
                 }
-                Some(pair) => {
-                    let proved = array(&bytes).is_some_and(|bytes| self.purpose.check_proof(&pair, bytes));
-                    let node = pair.from as usize;
-                    if proved && !self.linked[node] && send(&peer.socket, &[WELCOME]) {
+                Some((hello, nonce)) => {
+                    let first = hello.encode();
+                    let is_proved = array(&bytes)
+                        .is_some_and(|proof| self.key.is_proved(Side::Connecting, &first, nonce, proof));
+                    let node = hello.from as usize;
+                    if is_proved && !self.linked[node] && send(&peer.socket, &[WELCOME]) {
                         self.link(node, peer.socket)?;
                     }
                     return Ok(());
@@ -425,25 +418,24 @@ impl Connector<'_> {
                         return failed(None); // the port is open: the leader lives
                     }
                     let (from, to) = (self.spec.own_node as u32, dialer.node as u32);
-                    let pair = Pair { from, to, connecting: nonce()?, accepting: [0; NONCE_BYTES] };
-                    if !send(&attempt.socket, &hello(from, to, &pair.connecting)) {
+                    let hello = Hello { from, to, nonce: fresh_nonce()? };
+                    if !send(&attempt.socket, &hello.encode()) {
                         return failed(None);
                     }
-                    attempt.stage = Stage::Answer(pair, Expected::new(ANSWER_BYTES));
+                    attempt.stage = Stage::Answer(hello, Expected::new(ANSWER_BYTES));
                 }
-                Stage::Answer(pair, expected) => {
+                Stage::Answer(hello, expected) => {
                     let bytes = match expected.read(&attempt.socket) {
                         Partial::Complete(bytes) => bytes,
                         Partial::Pending => return Ok(Progress::Waits(attempt)),
                         Partial::Closed => return failed(None),
                     };
-                    let answer = array(&bytes).and_then(|bytes| self.purpose.check_answer(*pair, bytes));
-                    match answer {
-                        Some(pair) if send(&attempt.socket, &self.purpose.proof(&pair)) => {
-                            attempt.stage = Stage::Welcome(Expected::new(1));
-                        }
-                        _ => return failed(None),
+                    let nonce = array(&bytes).and_then(|bytes| check_answer(&self.key, hello, bytes));
+                    let Some(nonce) = nonce else { return failed(None) };
+                    if !send(&attempt.socket, &self.key.proof(Side::Connecting, &hello.encode(), &nonce)) {
+                        return failed(None);
                     }
+                    attempt.stage = Stage::Welcome(Expected::new(1));
                 }
                 Stage::Welcome(expected) => {
                     return match expected.read(&attempt.socket) {

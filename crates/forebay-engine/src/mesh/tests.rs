@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 
-use super::auth::{ANSWER_BYTES, HELLO_BYTES, hello};
+use super::auth::{ANSWER_BYTES, Hello};
 use super::frames::Decoder;
 use super::*;
 
@@ -419,7 +419,7 @@ fn many_slow_peers_do_not_block_the_handshake() {
 fn a_wrong_secret_gets_no_link() {
     linked_despite(|address| {
         let mut socket = TcpStream::connect(address).unwrap();
-        let sent: [u8; HELLO_BYTES] = hello(1, 0, &[1; 32]).try_into().unwrap();
+        let sent = Hello { from: 1, to: 0, nonce: [1; 32] }.encode();
         socket.write_all(&sent).unwrap();
         let mut bytes = [0; ANSWER_BYTES];
         socket.read_exact(&mut bytes).unwrap();
