@@ -123,3 +123,20 @@ def use(path):
 """
     found = at_the_limit(places, use, places / "warm", places / "cold")
     assert_names_the_limit(found, "the reply threads")
+
+
+@pytest.mark.parametrize("daemon", ["store", "tiers"])
+def test_a_daemon_without_a_thread_is_an_error_that_names_the_limit(places, daemon):
+    serve = {
+        "store": "_native.serve_store(1 << 20, 0.01, print)",
+        "tiers": "_native.serve_tiers(0.01, print)",
+    }
+    use = f"""
+def use(path):
+    if path.endswith("warm"):
+        return None
+    os.environ["FOREBAY_RUNTIME_DIR"] = path + "/runtime"
+    {serve[daemon]}
+"""
+    found = at_the_limit(places, use, places / "warm", places / "cold")
+    assert_names_the_limit(found, "the thread of a daemon")

@@ -24,9 +24,9 @@ pub(crate) fn serve_store(
     let memory_bytes = memory_bytes.unwrap_or_else(StoreDaemon::default_memory_bytes);
     let started = StoreDaemon::start(memory_bytes, Duration::from_secs_f64(idle_s));
     let daemon = started.map_err(|error| failed(py, error))?;
-    listening.call1((daemon.is_some(),))?;
-    let Some(daemon) = daemon else { return Ok(()) };
-    run_until_signal(py, "forebay-store", move |stop| daemon.run(stop))
+    let tell = |is_first: bool| listening.call1((is_first,)).map(drop);
+    let Some(daemon) = daemon else { return tell(false) };
+    run_until_signal(py, "forebay-store", move |stop| daemon.run(stop), || tell(true))
 }
 
 /// What the running daemon holds, as JSON; none without a daemon.

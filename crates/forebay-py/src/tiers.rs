@@ -30,9 +30,9 @@ fn unless_ended<T>(answer: Result<T, TierError>) -> Result<Option<T>, TierError>
 pub(crate) fn serve_tiers(py: Python<'_>, idle_s: f64, listening: &Bound<'_, PyAny>) -> PyResult<()> {
     let started = socket_path().and_then(|path| Server::start(&path, Duration::from_secs_f64(idle_s)));
     let server = started.map_err(|error| failed(py, error))?;
-    listening.call0()?;
-    let Some(server) = server else { return Ok(()) };
-    run_until_signal(py, "forebay-tiers", move |stop| server.run(stop))
+    let tell = || listening.call0().map(drop);
+    let Some(server) = server else { return tell() };
+    run_until_signal(py, "forebay-tiers", move |stop| server.run(stop), tell)
 }
 
 /// What the running daemon knows, as JSON; none without a daemon.
