@@ -9,7 +9,7 @@ const BEGIN: &str =
 const END: &str = "<!-- end -->";
 
 fn page() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cost-model.md"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/cost-model.md"))
 }
 
 /// A size in the largest unit that divides it.
