@@ -4,8 +4,57 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from forebay._native import *  # noqa: F403 - so it is
+from forebay._native import *
 from forebay._native import Dataset
+
+__all__ = [
+    "DEBUG_BUILD",
+    "ENDPOINT_BYTES",
+    "FORMATS",
+    "MAX_NODES",
+    "SCHEMAS",
+    "VERSION",
+    "Dataset",
+    "Engine",
+    "HandshakeKey",
+    "Lease",
+    "Listener",
+    "OrderState",
+    "RunSession",
+    "Siblings",
+    "Watchdog",
+    "build_with_recipe",
+    "check_decoder",
+    "check_strategy",
+    "clear_tiers",
+    "compare_tier",
+    "declare_recipe",
+    "describe_sidecar",
+    "drop_copies_of_tier",
+    "kept_recipe",
+    "limit",
+    "option_expected",
+    "option_words",
+    "pfs_limit",
+    "pfs_predict",
+    "pfs_presets",
+    "pfs_serve",
+    "pfs_spec",
+    "pfs_suggested_time_scale",
+    "run_usage",
+    "runtime_directory",
+    "serve_store",
+    "serve_tiers",
+    "sidecar_directory",
+    "stop_store",
+    "stop_tiers",
+    "store_status",
+    "stored_tier",
+    "tier_forecast",
+    "tiers_usage",
+    "verify_recipe",
+    "verify_tier",
+]
 
 # What is being done, how much is done, how much there is to do.
 _Progress: TypeAlias = Callable[[str, int, int], object]
