@@ -228,9 +228,23 @@ def make() -> int:
     packages = Path(paths.stdout.strip())
     print("empty libraries:", *replace_cuda(packages), flush=True)
     (packages / "forebay.pth").write_text(f"{ROOT / 'python'}\n{ROOT / 'lab/python'}\n")
+    register_commands(packages)
     subprocess.run([python, "-c", _CHECK], check=True)
     (ENVIRONMENT / ".made").write_text(stamp())
     return 0
+
+
+def register_commands(packages: Path) -> None:
+    """Write the entry points of forebay-lab, as an installation of it would."""
+    project = tomllib.loads((ROOT / "lab/pyproject.toml").read_text())["project"]
+    registered = packages / "forebay_lab-0.dist-info"
+    registered.mkdir(exist_ok=True)
+    lines = [
+        line
+        for group, entries in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {entry}" for name, entry in entries.items()))
+    ]
+    (registered / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 def main() -> int:
