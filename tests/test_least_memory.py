@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 
 pytestmark = pytest.mark.usefixtures("no_held_memory")
 
@@ -26,6 +27,7 @@ def numbered(tmp_path_factory):
 
 
 def loader(path, order, memory, batch_size=16, strategy="pread"):
+    strategy = forebay_lab.strategy(strategy)
     return forebay.Loader(path, batch_size, order=order, memory=memory, strategy=strategy, seed=3, epochs=1)
 
 
