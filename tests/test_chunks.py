@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import forebay
+import forebay_lab
 from ranks import nodes
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
@@ -41,7 +42,8 @@ def deliver(path, options, world, pipe):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("strategy", ["forebay", "async", "async-db"])
 def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
-    options = {"batch_size": 20, "last_batch": "partial", "strategy": strategy, "order": "group"}
+    way = forebay_lab.strategy(strategy)
+    options = {"batch_size": 20, "last_batch": "partial", "strategy": way, "order": "group"}
     found = pool.run(ranks, deliver, path=zipped, options=options)
     assert sorted(sample for rank in found for sample in rank["ids"]) == list(range(SAMPLES))
     assert found[0]["config"].order.group_samples % ROWS == 0
