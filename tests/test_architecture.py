@@ -10,6 +10,10 @@ import sys
 
 import pytest
 
+from forebay import options
+from forebay.cli import commands
+from forebay_lab import PRESETS
+from forebay_lab import cli as lab_cli
 from import_circles import Crate, Package
 from support import ROOT, run_python
 
@@ -91,6 +95,11 @@ CRATES = sorted((*ROOT.glob("crates/*"), *ROOT.glob("lab/crates/*"), *ROOT.glob(
 @pytest.mark.parametrize("crate", CRATES, ids=lambda crate: crate.name)
 def test_files_of_a_crate_import_each_other_in_one_direction(crate):
     assert Crate(crate / "src").circles() == []
+
+
+def test_the_hints_of_the_loader_name_what_lab_has():
+    assert tuple(sorted(lab_cli.COMMANDS)) == commands._OF_LAB
+    assert set(options._OF_LAB) == PRESETS.keys() - options.PRESETS.keys()
 
 
 @pytest.mark.parametrize("package", ["python/forebay", "lab/python/forebay_lab"])
