@@ -211,7 +211,7 @@ impl Dataset {
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
+        let place = sidecar_location(beside);
         let built = self.ask(py, progress, BUILT, move |source, caller| source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
@@ -358,6 +358,11 @@ impl Dataset {
         })?;
         json(py, &serde_json::to_value(&found).expect("a verification can be written as JSON"))
     }
+}
+
+/// Beside the data, or in the user's cache directory.
+pub fn sidecar_location(beside: bool) -> SidecarLocation {
+    if beside { SidecarLocation::Beside } else { SidecarLocation::Cache }
 }
 
 /// What an index is wanted for.

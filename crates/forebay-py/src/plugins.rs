@@ -37,5 +37,5 @@ pub(crate) fn set(plugins: impl Plugins + 'static) {
 
 /// What this native module plugs in.
 pub(crate) fn plugins() -> &'static dyn Plugins {
-    &**PLUGINS.get_or_init(|| Box::new(NoPlugins))
+    PLUGINS.get().map_or(&NoPlugins, |plugins| &**plugins)
 }

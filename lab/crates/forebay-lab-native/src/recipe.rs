@@ -4,13 +4,9 @@ use std::path::{Path, PathBuf};
 
 use forebay_engine::{Built, Error, ErrorDetails, Host, INDEX_THREADS, IndexedDataset};
 use forebay_format::{CachePolicy, IndexReport, Progress, SidecarLocation};
-use forebay_py::dataset::{Dataset, json};
+use forebay_py::dataset::{Dataset, json, sidecar_location};
 use forebay_recipe::{RecipeFile, RecipeReport};
 use pyo3::prelude::*;
-
-fn place(beside: bool) -> SidecarLocation {
-    if beside { SidecarLocation::Beside } else { SidecarLocation::Cache }
-}
 
 /// Builds the index and searches for a recipe; see `lab/python/forebay_lab/_native.pyi`.
 #[pyfunction]
@@ -21,8 +17,9 @@ pub(crate) fn build_with_recipe<'py>(
     beside: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (built, recipe) = dataset
-        .ask(py, progress, "an index is built", move |source, caller| build(source, place(beside), caller))?;
+    let (built, recipe) = dataset.ask(py, progress, "an index is built", move |source, caller| {
+        build(source, sidecar_location(beside), caller)
+    })?;
     let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
     value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
     put(&mut value, Some(recipe));
@@ -40,7 +37,7 @@ pub(crate) fn declare_recipe<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (report, declared) = dataset.ask(py, progress, "a recipe is compared", move |source, caller| {
-        declare(source, &path, place(beside), caller)
+        declare(source, &path, sidecar_location(beside), caller)
     })?;
     let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
     value["sidecar"] = serde_json::Value::Null;

@@ -40,17 +40,13 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.pass_obj
 def build(above: bool, opening: Callable[[], Dataset], sidecar_in_dataset: bool, as_json: bool) -> None:
     """Build the index of DATASET and derive a recipe from it."""
-    from forebay.cli.index import index_pairs
-    from forebay.cli.output import print_json, print_pairs, progress
+    from forebay.cli.output import progress
     from forebay_lab import _native
 
     with progress() as report:
         dataset = opening().native_of(_native)
         found = _native.build_with_recipe(dataset, beside=sidecar_in_dataset, progress=report)
-    if as_json or above:
-        print_json(found)
-    else:
-        print_pairs([*index_pairs(found), *recipe_pairs(found)])
+    _print(found, as_json or above)
 
 
 @command.command()
@@ -70,17 +66,13 @@ def declare(
     above: bool, opening: Callable[[], Dataset], recipe: Path, sidecar_in_dataset: bool, as_json: bool
 ) -> None:
     """Take the recipe of DATASET from a file; verify it with `forebay recipe verify`."""
-    from forebay.cli.index import index_pairs
-    from forebay.cli.output import print_json, print_pairs, progress
+    from forebay.cli.output import progress
     from forebay_lab import _native
 
     with progress() as report:
         dataset = opening().native_of(_native)
         found = _native.declare_recipe(dataset, str(recipe), beside=sidecar_in_dataset, progress=report)
-    if as_json or above:
-        print_json(found)
-    else:
-        print_pairs([*index_pairs(found), *recipe_pairs(found)])
+    _print(found, as_json or above)
 
 
 @command.command()
@@ -124,6 +116,17 @@ def verify(above: bool, opening: Callable[[], Dataset], as_json: bool) -> int:
     if found["no_recipe"]:
         print(f"forebay: {found['no_recipe']}", file=sys.stderr)
     return 1 if found["no_recipe"] else 0
+
+
+def _print(found: dict[str, Any], as_json: bool) -> None:
+    """Print an index and its recipe."""
+    from forebay.cli.index import index_pairs
+    from forebay.cli.output import print_json, print_pairs
+
+    if as_json:
+        print_json(found)
+    else:
+        print_pairs([*index_pairs(found), *recipe_pairs(found)])
 
 
 def recipe_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
