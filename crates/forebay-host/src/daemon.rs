@@ -196,7 +196,7 @@ impl Daemon {
             let reply = service.answer(Caller { client: id, pid: client.socket.peer_pid() }, packet);
             client.pidfd = reply.pidfd.or(client.pidfd.take());
             let fds: Vec<BorrowedFd<'_>> = reply.fds.iter().map(AsFd::as_fd).collect();
-            // A client has one request under way: it cannot have left so many answers unread.
+            // A client has one request under way: a full socket means that it takes none.
             if !matches!(client.socket.try_send(&reply.bytes, b"", &fds), Ok(Sent::Yes)) {
                 return self.cut_off(service, id);
             }

@@ -315,7 +315,7 @@ mod tests {
         [&[0xff, SOI][..], &segments.concat(), &[0xff, EOI], b"more"].concat()
     }
 
-    /// A Huffman table with so many codes of each length, from 1 on.
+    /// A Huffman table with `lengths[i]` codes of `i + 1` bits.
     fn table(index: u8, lengths: &[u8], symbol: u8) -> Vec<u8> {
         let count = lengths.iter().copied().map(usize::from).sum();
         let mut bytes = vec![index];

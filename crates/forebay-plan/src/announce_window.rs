@@ -5,7 +5,7 @@ const AHEAD_BYTES: u64 = 8 << 20;
 /// Maximum number of blocks of that read-ahead.
 const AHEAD_BLOCKS: u64 = 16;
 
-/// The blocks that a reader announces before it reads one of its own: earlier blocks, whose readers
+/// The blocks that a reader announces before it reads its next one: earlier blocks, whose readers
 /// come later, and at least as many later blocks as there are readers, more if they are small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnnounceWindow {
@@ -14,8 +14,8 @@ pub struct AnnounceWindow {
 }
 
 impl AnnounceWindow {
-    /// Of one of `readers`, before it reads block `sequence` of so many bytes. `token_start` is the
-    /// first block that the node's read token allows, if there is one.
+    /// Of one of `readers`, before it reads block `sequence`, of `block_bytes`. `token_start` is
+    /// the first block that the node's read token allows, if there is one.
     #[must_use]
     pub fn new(sequence: u64, block_bytes: u64, readers: u64, token_start: Option<u64>) -> Self {
         let ahead = readers.max((AHEAD_BYTES / block_bytes.max(1)).min(AHEAD_BLOCKS));

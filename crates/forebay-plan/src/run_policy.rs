@@ -69,8 +69,8 @@ pub fn is_patient(for_long: Duration, is_residency_known: bool, is_finishing: bo
     for_long < if is_residency_known { PATIENCE } else { PATIENCE_UNKNOWN } && !is_finishing
 }
 
-/// Whether the first of so many copies, which has been on its way to its device `for_long`, is
-/// waited for.
+/// Whether to wait for the oldest of `flushing` copies, which has been on its way to its device
+/// `for_long`.
 #[must_use]
 pub fn is_flush_due(flushing: usize, for_long: Duration) -> bool {
     flushing > FLUSHING || for_long >= FLUSH_AFTER

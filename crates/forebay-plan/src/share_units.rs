@@ -48,7 +48,7 @@ pub fn data_set_key(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64 ^ fingerprint as u64
 }
 
-/// Reports that so many of so many samples were looked at; an error ends the walk.
+/// Reports the samples that were looked at, and all; an error ends the walk.
 pub type Progress<'a, E> = &'a mut dyn FnMut(u64, u64) -> Result<(), E>;
 
 /// Length of a unit \[bytes\]: a power of two.

@@ -36,7 +36,7 @@ impl Making<'_> {
         Duration::from_secs(self.options.timeout_s)
     }
 
-    /// Calls what storage may block, on a thread of its own.
+    /// Calls what storage may block, on another thread.
     pub(crate) fn offload<T: Send + 'static>(
         &self,
         caller: &dyn Host,

@@ -1,4 +1,4 @@
-//! A job of one rank with a data set of its own, for tests of the phases of a loader.
+//! A job of one rank with its data set, for tests of the phases of a loader.
 
 use std::io::Write;
 use std::sync::Arc;

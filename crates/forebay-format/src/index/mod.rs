@@ -145,7 +145,7 @@ impl Index {
         })
     }
 
-    /// The same index with expanded blocks of its own. No lock is shared: a process that forks
+    /// The same index with separate expanded blocks. No lock is shared: a process that forks
     /// while threads use the one can use the other in its child.
     #[must_use]
     pub fn apart(&self) -> Self {
