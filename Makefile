@@ -52,7 +52,7 @@ test-long: build  ## longer runs of the same tests
 	$(BIN)/python scripts/run_tests.py --long
 
 fuzz-run: build  ## 10,000,000 random file operations with and without the preload library
-	FOREBAY_LONG_TESTS=1 $(BIN)/python -m pytest tests/test_preload_random.py
+	FOREBAY_LONG_TESTS=1 $(BIN)/python -m pytest tests/run/test_preload_random.py
 
 test-frameworks: build  ## the tests with torch, TensorFlow, JAX and DLIO, in .venv-frameworks (4 GB, made in minutes)
 	$(BIN)/python scripts/run_tests.py frameworks

@@ -4,9 +4,9 @@ MXNet 1.9.1 is the last release and wants an old numpy, so it lives in an enviro
 once:
 
     python3.11 -m venv /tmp/mxnet && /tmp/mxnet/bin/pip install mxnet==1.9.1 numpy==1.23.5
-    /tmp/mxnet/bin/python scripts/make_recordio_golden.py tests/golden/recordio
+    /tmp/mxnet/bin/python scripts/make_recordio_golden.py tests/formats/golden/recordio
 
-The records are made again by the tests (`tests/recordio_records.py`); only what the library makes
+The tests make the records again (`tests/support/recordio_records.py`); only what the library makes
 of them is kept.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy
 from mxnet import recordio
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 from recordio_records import HEADERS, image_records, plain_records
 
 

@@ -4,9 +4,9 @@ The libraries bring large requirements, so they live in an environment of their 
 
     python3.11 -m venv /tmp/shards
     /tmp/shards/bin/pip install mosaicml-streaming==0.13.0 litdata==0.2.76 array_record==0.8.6
-    /tmp/shards/bin/python scripts/make_shard_golden.py tests/golden
+    /tmp/shards/bin/python scripts/make_shard_golden.py tests/formats/golden
 
-The samples are made again by the tests (`tests/shard_records.py`). Each library reads its files
+The tests make the samples again (`tests/support/shard_records.py`). Each library reads its files
 back here, so that a test compares Forebay with what the library delivers.
 """
 
@@ -22,7 +22,7 @@ from array_record.python import array_record_module
 from litdata.streaming.item_loader import TokensLoader
 from litdata.streaming.writer import BinaryWriter
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 from shard_records import (
     ARRAY_RECORD_OPTIONS,
     MDS_COLUMNS,

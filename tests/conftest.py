@@ -11,22 +11,21 @@ from pathlib import Path
 
 import pytest
 
-import disk_use
 import support
-import sweeps
-from cluster import mpi
-from ranks import plain
-from ranks.pool import Pool
+from support import disk_use, sweeps
+from support.cluster import mpi
+from support.ranks import plain
+from support.ranks.pool import Pool
 
 # Modules whose fixtures all tests may use; one that another imports stands before it.
 pytest_plugins = (
-    "emulator",
-    "bench_support",
-    "demo_support",
-    "snapshot",
-    "small_loaders",
-    "tier_support",
-    "preload_support",
+    "support.emulator",
+    "support.bench",
+    "support.demo",
+    "support.snapshot",
+    "support.small_loaders",
+    "support.tiering",
+    "support.preload",
 )
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that
@@ -36,12 +35,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files whose tests take longest, the longest first. Processes that run tests in parallel take files
 # in this order, so that none ends long after the others.
 SLOW_FILES = (
-    "test_failures_nodes.py", "test_bench_command.py", "test_bench_surroundings.py", "test_mpi.py", "test_links.py",
-    "test_bench.py", "test_truncated.py", "test_promises.py", "test_per_sample_processes.py", "test_bench_mounts.py",
-    "test_run_served.py", "test_store.py", "test_stalls.py", "test_run_faults.py", "test_deaths.py",
-    "test_bench_nodes.py", "test_opportunistic.py", "test_store_daemon.py", "test_async_bench.py",
-    "test_tiers_faults.py", "test_decode.py", "test_local_shuffle.py", "test_lives.py", "test_packaging.py",
-    "test_ladder_nodes.py", "test_memory_limit.py", "test_preload_random.py",
+    "test_node_failures.py", "test_bench_command.py", "test_bench_surroundings.py", "test_mpi.py", "test_node_links.py",
+    "test_studies.py", "test_truncated_files.py", "test_promises.py", "test_per_sample_processes.py", "test_bench_mounts.py",
+    "test_run_with_tiers.py", "test_store.py", "test_stalls.py", "test_run_faults.py", "test_rank_deaths.py",
+    "test_bench_nodes.py", "test_opportunistic.py", "test_store_daemon.py", "test_async_study.py",
+    "test_tier_faults.py", "test_decode.py", "test_local_shuffle.py", "test_loader_lifecycle.py", "test_packaging.py",
+    "test_lmdbio_steps_on_nodes.py", "test_memory_limit.py", "test_preload_random.py",
     # With frameworks:
     "test_torch_examples.py", "test_torch_distributed.py", "test_dlio.py", "test_preload_workers.py",
     "test_preload_frameworks.py", "test_jax_tensorflow_examples.py", "test_torch_workers.py", "test_torch_nodes.py",

@@ -107,7 +107,7 @@ fn main() {
     ] {
         write("sidecar", &format!("datum-{name}"), &[&[4], &message[..]].concat());
     }
-    let golden = here.join("../../tests/golden");
+    let golden = here.join("../../tests/formats/golden");
     for (target, name) in [
         ("offset_table", "mds/columns/shard.00001.mds"),
         ("offset_table", "mds/tokens/shard.00000.mds"),

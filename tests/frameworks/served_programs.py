@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from preload_support import run
+from support.preload import run
 
 FILES = 12
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench_support import run_json
+from support.bench import run_json
 
 
 def test_a_torch_dataloader_hands_out_every_sample(capsys, data):

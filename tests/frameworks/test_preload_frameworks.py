@@ -10,7 +10,7 @@ import pytest
 
 import support
 from frameworks.served_programs import FILES, check_same, write_files
-from tier_support import settle
+from support.tiering import settle
 
 
 @pytest.fixture(scope="module")

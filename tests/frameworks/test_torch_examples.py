@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from tests.docs import test_migrating
+from tests.docs.test_migrating import data  # noqa: F401
 
 import support
-import test_migrating
-from test_migrating import data  # noqa: F401
 
 TORCHRUN = [
     sys.executable,

@@ -2,7 +2,7 @@
 //! that says what is wrong.
 //!
 //! h5py finds structures, and is believed as little as a file. Sound ones are made up here; the
-//! real thing is compared with h5py in `tests/test_hdf5.py`. Damaged: every number of the
+//! real thing is compared with h5py in `tests/formats/test_hdf5.py`. Damaged: every number of the
 //! description exchanged, bits of the tables and of the superblock flipped, anything cut. 6,000 of
 //! them by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 

@@ -77,7 +77,7 @@ struct Base {
 }
 
 fn bases() -> Vec<Base> {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats/golden");
     let files: [(&str, Reader); 5] = [
         ("mds/columns/shard.00001.mds", mds),
         ("mds/tokens/shard.00000.mds", mds),
