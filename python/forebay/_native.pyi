@@ -1,6 +1,6 @@
 """The Rust core as Python sees it. The public API is in the modules around it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -98,8 +98,10 @@ class Dataset:
     def are_records(self) -> bool: ...
     def sample(self, index: int, *, seed: int = 0, epoch: int = 0) -> dict[str, Any]: ...
     # Field → array, list of arrays, or with `ragged` values and offsets.
-    def read(self, ids: list[int], *, threads: int | None = None, ragged: bool = False) -> dict[str, Any]: ...
-    def samples(self, ids: list[int], *, threads: int | None = None) -> list[Any]: ...
+    def read(
+        self, ids: npt.NDArray[np.int64], *, threads: int | None = None, ragged: bool = False
+    ) -> dict[str, Any]: ...
+    def samples(self, ids: npt.NDArray[np.int64], *, threads: int | None = None) -> list[Any]: ...
     def extents(self, index: int) -> list[tuple[str, int, int]]: ...
     def inspect(self) -> dict[str, Any]: ...
     def default_order(
@@ -137,6 +139,12 @@ class Engine:
     @property
     def last_epoch(self) -> int: ...
     def config(self) -> dict[str, Any]: ...
+    # Samples of the data set.
+    @property
+    def samples(self) -> int: ...
+    # Batch buffers of each rank.
+    @property
+    def batch_buffers(self) -> int: ...
     # Cores that this rank may use: its part of those of the node.
     @property
     def cores(self) -> int: ...
@@ -227,14 +235,14 @@ def describe_sidecar(path: Path) -> str | None: ...
 # What all open runs of this user's daemon have done; None without a daemon (docs/metrics.md).
 def run_usage() -> list[dict[str, Any]] | None: ...
 
-# A run of `forebay run`: its table is for FOREBAY_TABLE. `tiers` is JSON, as for a loader; `daemon`
+# A run of `forebay run`: its table is for FOREBAY_TABLE. `tiers` are those of a loader; `daemon`
 # is the command that starts the tier daemon.
 @final
 class RunSession:
     def __new__(
         cls,
         *,
-        tiers: str,
+        tiers: Sequence[Mapping[str, Any]],
         sources: Sequence[str],
         frozen: bool,
         check: bool,

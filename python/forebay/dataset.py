@@ -453,8 +453,7 @@ class Dataset:
         IndexError, OptionError, FormatError, StorageError
             As :meth:`read` raises them.
         """
-        numbers = sample_ids(ids, len(self), self._brief).tolist()
-        return self._native.samples(numbers)
+        return self._native.samples(sample_ids(ids, len(self), self._brief))
 
     def read(self, ids: SomeIds, *, threads: int | None = None, ragged: bool = False) -> Batch:
         """Read several samples together.
@@ -499,7 +498,7 @@ class Dataset:
         ):
             raise option_error(f"Dataset.read: expected threads= of at least 1, found {threads!r}")
         numbers = sample_ids(ids, len(self), self._brief)
-        values = self._native.read(numbers.tolist(), threads=threads, ragged=ragged)
+        values = self._native.read(numbers, threads=threads, ragged=ragged)
         if ragged:
             from forebay._samples.collate import Ragged
 

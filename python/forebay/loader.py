@@ -520,18 +520,16 @@ class Loader(Generic[T]):
             self._states = GivenStates(engine.order_state, self._weighted)
         if (pipeline := self._pipeline) is not None:
             threads = self._options["threads"] or engine.cores
-            buffers = engine.config()["memory"]["batch_buffers"]
-            pipeline.set_size(threads, prefetch_for(self._options, buffers))
+            pipeline.set_size(threads, prefetch_for(self._options, engine.batch_buffers))
         return engine
 
     def _check_weights(self, engine: _native.Engine) -> None:
         if (weighted := self._weighted) is None:
             return
-        samples = engine.config()["data"]["samples"]
-        if weighted.samples != samples:
+        if weighted.samples != engine.samples:
             self._finalizer()
             raise option_error(
-                f"forebay.Weighted: expected a weight for each of {samples} samples, found {weighted.samples} weights"
+                f"forebay.Weighted: expected a weight for each of {engine.samples} samples, found {weighted.samples} weights"
             )
 
     # --- facts ---

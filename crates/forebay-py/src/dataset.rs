@@ -14,6 +14,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use pythonize::pythonize;
 
 use crate::batch::{dtype_of, field_shape, object};
 use crate::caller::detached;
@@ -93,8 +94,14 @@ pub(crate) fn describe_fields<'py>(
 
 /// As the objects that Python's `json` makes of it.
 pub fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
-    let text = serde_json::to_string(value).expect("a report can be written as JSON");
-    py.import("json")?.call_method1("loads", (text,))
+    // A number that is not finite becomes null in JSON, and a key a string.
+    let value = serde_json::to_value(value).expect("a report can be written as JSON");
+    Ok(pythonize(py, &value)?)
+}
+
+/// The ids, each of which is at least 0.
+fn sample_ids(ids: &PyReadonlyArray1<'_, i64>) -> Vec<u64> {
+    ids.as_array().iter().map(|id| *id as u64).collect()
 }
 
 #[pymethods]
@@ -194,7 +201,7 @@ impl Dataset {
 
     #[allow(clippy::needless_pass_by_value)]
     fn select(&self, py: Python<'_>, ids: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
-        let ids: Vec<u64> = ids.as_array().iter().map(|id| *id as u64).collect();
+        let ids = sample_ids(&ids);
         let selected = self.ask(py, None, BUILT, move |source, caller| source.select(&ids, caller))?;
         Ok(Self { source: Arc::new(selected) })
     }
@@ -287,25 +294,27 @@ impl Dataset {
         Ok(result)
     }
 
+    #[allow(clippy::needless_pass_by_value)]
     #[pyo3(signature = (ids, *, threads = None, ragged = false))]
     fn read<'py>(
         &self,
         py: Python<'py>,
-        ids: Vec<u64>,
+        ids: PyReadonlyArray1<'_, i64>,
         threads: Option<usize>,
         ragged: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.read_arrays(py, ids, threads, ragged)
+        self.read_arrays(py, sample_ids(&ids), threads, ragged)
     }
 
+    #[allow(clippy::needless_pass_by_value)]
     #[pyo3(signature = (ids, *, threads = None))]
     fn samples<'py>(
         &self,
         py: Python<'py>,
-        ids: Vec<u64>,
+        ids: PyReadonlyArray1<'_, i64>,
         threads: Option<usize>,
     ) -> PyResult<Bound<'py, PyList>> {
-        self.read_samples(py, ids, threads)
+        self.read_samples(py, sample_ids(&ids), threads)
     }
 
     fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(OsString, u64, u64)>> {

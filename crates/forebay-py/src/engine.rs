@@ -65,6 +65,18 @@ impl Engine {
         Ok(config)
     }
 
+    /// Samples of the data set.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.engine.samples()
+    }
+
+    /// Batch buffers of each rank.
+    #[getter]
+    fn batch_buffers(&self) -> usize {
+        self.engine.batch_buffers()
+    }
+
     /// Cores that this rank may use.
     #[getter]
     fn cores(&self) -> usize {

@@ -8,9 +8,11 @@ use forebay_plan::Fetch;
 use forebay_tier::{DaemonAddress, RunClient, RunOptions, TierError, TierSpec, runs_usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pythonize::depythonize;
 use serde_json::Value;
 
 use crate::caller::detached;
+use crate::dataset::json;
 use crate::errors::raise;
 
 fn failed(py: Python<'_>, error: TierError) -> PyErr {
@@ -44,17 +46,16 @@ impl RunSession {
     #[pyo3(signature = (*, tiers, sources, frozen, check, fetch, keep, daemon))]
     fn new(
         py: Python<'_>,
-        tiers: &str,
+        tiers: &Bound<'_, PyAny>,
         sources: Vec<PathBuf>,
         frozen: bool,
         check: bool,
-        fetch: &str,
+        fetch: &Bound<'_, PyAny>,
         keep: bool,
         daemon: Vec<String>,
     ) -> PyResult<Self> {
-        let wrong = |error: serde_json::Error| PyValueError::new_err(error.to_string());
-        let tiers: Vec<TierSpec> = serde_json::from_str(tiers).map_err(wrong)?;
-        let fetch: Fetch = serde_json::from_value(Value::from(fetch)).map_err(wrong)?;
+        let tiers: Vec<TierSpec> = depythonize(tiers)?;
+        let fetch: Fetch = depythonize(fetch)?;
         let options = RunOptions { sources, frozen, check, fetch, keep };
         let open = || RunClient::open(DaemonAddress::of_this_node(daemon)?, tiers, options);
         let client = py.detach(open).map_err(|error| failed(py, error))?;
@@ -79,20 +80,20 @@ impl RunSession {
     }
 
     /// How far staging is.
-    fn progress(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn progress<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let facts = self.with(py, RunClient::progress)?;
-        object(py, &facts)
+        json(py, &facts)
     }
 
     /// What the run has done.
-    fn summary(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let facts = detached(py, None, |caller| {
             let client = self.client.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let Some(client) = client.as_ref() else { return Ok(Value::Null) };
             client.summary(&mut || !caller.interrupted()).map_err(Error::from)
         })?;
         py.check_signals()?;
-        object(py, &facts)
+        json(py, &facts)
     }
 
     /// How often another daemon took the place of one that had died. It counts from then on.
@@ -121,12 +122,7 @@ impl RunSession {
 
 /// What all runs of this user's daemon have done; none without a daemon.
 #[pyfunction]
-pub(crate) fn run_usage(py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+pub(crate) fn run_usage(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     let usage = py.detach(runs_usage).map_err(|error| failed(py, error))?;
-    usage.map(|runs| object(py, &Value::from(runs))).transpose()
-}
-
-/// JSON as Python's objects.
-fn object(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
-    Ok(py.import("json")?.call_method1("loads", (value.to_string(),))?.unbind())
+    usage.map(|runs| json(py, &runs)).transpose()
 }

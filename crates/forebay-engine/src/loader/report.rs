@@ -28,6 +28,16 @@ impl Engine {
         self.context.cores
     }
 
+    /// Samples of the data set.
+    pub fn samples(&self) -> u64 {
+        self.context.findings.data.samples
+    }
+
+    /// Batch buffers of each rank.
+    pub fn batch_buffers(&self) -> usize {
+        self.context.settings.region.buffers
+    }
+
     /// Counters of this rank by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         if let Some(links) = &self.context.links {

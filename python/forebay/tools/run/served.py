@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -107,7 +106,7 @@ def open_session(settings: Settings) -> _native.RunSession:
     for tier in settings.tiers:
         _check_apart(tier, settings.sources)
     return _native.RunSession(
-        tiers=json.dumps([tier.facts() for tier in settings.tiers]),
+        tiers=[tier.facts() for tier in settings.tiers],
         sources=list(settings.sources),
         frozen=settings.frozen,
         check=settings.check,
