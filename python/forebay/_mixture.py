@@ -2,7 +2,7 @@
 
 A mixture is the data set of all files of its sources, in their order. Where sources are selections,
 it is a selection of these files. The engine draws from it by names, weights and numbers of samples
-of the sources (``crates/forebay-plan/src/mixture``, docs/mixtures.md).
+of the sources (``crates/forebay-plan/src/order/mixture``, docs/mixtures.md).
 """
 
 from __future__ import annotations

@@ -107,21 +107,42 @@ def test_modules_of_a_python_package_import_each_other_in_one_direction(package)
     assert Package(ROOT / package).circles() == []
 
 
-def test_folders_of_the_engine_import_only_from_those_above_them():
-    """The header of its lib.rs lists the folders in the order of their imports."""
-    source = ROOT / "crates/forebay-engine/src"
-    order = re.findall(r"^//! - \[?`(\w+)`", (source / "lib.rs").read_text(), flags=re.MULTILINE)
-    crate = Crate(source)
-    assert set(order) == {module[0] for module in crate.modules if module}
-    arrows = {
-        (module[0], other[0])
-        for module in crate.modules
-        if module
-        for other in crate.imports(module)
-        if other
+@pytest.mark.parametrize("crate", CRATES, ids=lambda crate: crate.name)
+def test_folders_of_a_crate_import_each_other_in_one_direction(crate):
+    known = {"forebay-format": [["container", "index"]]}
+    assert Crate(crate / "src").circles_of_folders() == known.get(crate.name, [])
+
+
+@pytest.mark.parametrize("name", ["io", "plan", "tier", "transport", "engine"])
+def test_the_parts_of_a_crate_import_only_from_those_above_them(name):
+    """The header of its lib.rs lists files and folders in the order of their imports."""
+    source = ROOT / f"crates/forebay-{name}/src"
+    rows = re.findall(r"^//! - (.*?`\]?):", (source / "lib.rs").read_text(), flags=re.MULTILINE)
+    order = [part for row in rows for part in re.findall(r"`(\w+)`", row)]
+    arrows = Crate(source).arrows_within(())
+    assert sorted(order) == sorted(part for (part,) in arrows)
+    wrong = {
+        (user, used)
+        for (user,), others in arrows.items()
+        for (used,) in others
+        if order.index(used) > order.index(user)
     }
-    wrong = {(user, used) for user, used in arrows if order.index(used) > order.index(user)}
     assert not wrong
+
+
+def test_a_circle_of_folders_is_found(tmp_path):
+    files = {
+        "lib.rs": "mod a;\nmod b;\n",
+        "a/mod.rs": "mod one;\nmod two;\n",
+        "a/one.rs": "use crate::b::three::Three;\n",
+        "a/two.rs": "pub struct Two;\n",
+        "b/mod.rs": "mod three;\nmod four;\n",
+        "b/three.rs": "pub struct Three;\n",
+        "b/four.rs": "use crate::a::two::Two;\n",
+    }
+    crate = crate_of(tmp_path, files)
+    assert crate.circles() == []
+    assert crate.circles_of_folders() == [["a", "b"]]
 
 
 def test_a_circle_of_modules_is_found_also_inside_functions_and_type_checks(tmp_path):

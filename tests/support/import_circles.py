@@ -125,6 +125,25 @@ class Crate:
                 edges[module] = {other for other in edges[module] if other[: len(module)] != module}
         return [["::".join(module) or "lib" for module in group] for group in circles(edges)]
 
+    def folders(self) -> list[Module]:
+        """Return the folders of modules that have folders or files below them."""
+        return sorted({module[:n] for module in self.modules for n in range(len(module))})
+
+    def arrows_within(self, folder: Module) -> dict[Module, set[Module]]:
+        """Return which parts of a folder (files, and folders as a whole) import which others."""
+        depth = len(folder) + 1
+        inside = [module for module in self.modules if module[:-1][: depth - 1] == folder and module]
+        edges: dict[Module, set[Module]] = {module[:depth]: set() for module in inside}
+        for module in inside:
+            used = {other[:depth] for other in self.imports(module) if len(other) >= depth}
+            edges[module[:depth]] |= (used & edges.keys()) - {module[:depth]}
+        return edges
+
+    def circles_of_folders(self) -> list[list[str]]:
+        """Return the groups of parts of one folder that import each other."""
+        groups = [group for folder in self.folders() for group in circles(self.arrows_within(folder))]
+        return [["::".join(module) for module in group] for group in groups]
+
 
 class Package:
     """The modules of a Python package, and what they import of it."""

@@ -13,7 +13,7 @@ use forebay_plan::{
 use forebay_types::{Rank, SampleId};
 
 const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise STATE_VERSION in \
-                      src/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";
+                      src/order/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";
 
 fn order(kind: Kind, last: LastBatch, samples: u64, size: u64, ranks: u64, lanes: Option<u64>) -> Order {
     Order::new(OrderSpec { kind, last_batch: last, seed: 42, samples, batch: size, ranks, lanes }).unwrap()

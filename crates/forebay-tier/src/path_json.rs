@@ -72,7 +72,7 @@ pub(crate) mod optional {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_options::RunOptions;
+    use crate::daemon::run_options::RunOptions;
 
     #[test]
     fn a_path_that_is_not_utf_8_arrives_as_it_is() {

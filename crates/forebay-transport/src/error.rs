@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use forebay_host::ThreadError;
 
-use crate::auth::VERSION;
-use crate::refusal::Refusal;
+use crate::message::auth::VERSION;
+use crate::message::refusal::Refusal;
 
 /// Advice where a node does not answer at its addresses.
 pub const UNREACHABLE_HINT: &str = "the process may have ended, its output may say why; else a firewall stands \

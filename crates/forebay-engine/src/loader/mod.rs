@@ -57,7 +57,7 @@ use crate::loader::token_threads::TokenThreads;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
-use crate::pipeline::own_fill::OwnFill;
+use crate::pipeline::gather::in_caller::OwnFill;
 use crate::pipeline::session::Session;
 use crate::shm::block_state::{Presence, publish_presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};

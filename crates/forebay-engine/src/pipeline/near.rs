@@ -5,7 +5,7 @@
 //! 3. The mapped files, or the memory of retained values in their place.
 //!
 //! A level answers with the bytes where they are; nothing is read or copied for that. What no level
-//! has is fetched (`fetch.rs`).
+//! has is fetched (`fetch/`).
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ mod facts;
 mod io_mode;
 mod memory;
 mod sizing;
+pub(crate) mod stream_choice;
 mod threads;
 mod tiers;
 
@@ -27,10 +28,10 @@ use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
 pub use self::threads::{GatherFacts, OwnFillFacts, fills_itself, gather_threads, leaves_others_asleep};
 pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering};
-use crate::group::default_group;
-use crate::kept_units::UnitFacts;
+use crate::order::group::default_group;
 use crate::order::{Kind, Order};
-use crate::plan::IoLimits;
+use crate::read::kept_units::UnitFacts;
+use crate::read::plan::IoLimits;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

@@ -4,12 +4,12 @@
 use forebay_types::{CHUNK_BYTES, Located, PIECE_BYTES, Piece, SampleId, SamplePlaces};
 
 use super::Settings;
-use crate::copies::Copies;
-use crate::mixture::Stop;
-use crate::node_reads::NodeReads;
+use crate::order::mixture::Stop;
 use crate::order::{Kind, Order};
-use crate::placement::{Placement, PlacementError};
-use crate::tier_forecast::{EpochBytes, TierForecast, TierLevel};
+use crate::tier::copies::Copies;
+use crate::tier::forecast::{EpochBytes, TierForecast, TierLevel};
+use crate::tier::node_reads::NodeReads;
+use crate::tier::placement::{Placement, PlacementError};
 
 /// Memory for copies on their way, of all processes of a node, and of each where these are many
 /// \[bytes\]. Small samples need the most: readers have some tens of MiB under way, and widened to
@@ -179,8 +179,8 @@ mod tests {
     use super::super::memory::MemoryBound;
     use super::super::{Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts, decide};
     use super::*;
-    use crate::copies::NoCopies;
     use crate::order::{LastBatch, OrderSpec};
+    use crate::tier::copies::NoCopies;
     use forebay_types::{Extent, ShardId, Slice};
 
     const MIB: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 //! What consecutive batches share: a shuffled table is made as a whole, and serves many of them.
 
-use crate::group::{Sequence, Shape};
-use crate::mixture::{Draws, Mixture, Sequences, WindowDraws};
+use crate::order::group::{Sequence, Shape};
+use crate::order::mixture::{Draws, Mixture, Sequences, WindowDraws};
 use crate::permutation::Permutation;
 
 /// The permutations of the last batch, for the next one of the same order.

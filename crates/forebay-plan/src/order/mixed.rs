@@ -5,8 +5,8 @@ use std::sync::Arc;
 use forebay_types::{Rank, SampleId};
 
 use super::{KeptPermutations, Kind, LastBatch, MAX_SAMPLES, Order, OrderError, OrderSpec};
-use crate::group::Shape;
-use crate::mixture::{Draws, LaneDraws, Mixture, WindowDraws};
+use crate::order::group::Shape;
+use crate::order::mixture::{Draws, LaneDraws, Mixture, WindowDraws};
 
 impl Order {
     /// The order of a mixture: `spec.kind` says in which order each source is passed. N is the

@@ -36,11 +36,19 @@
 //! or of a pool of steps, do not depend on W or the nodes; which rank gets them does. In
 //! `opportunistic` the samples of an epoch do not; the steps depend on what each node holds.
 
+pub(crate) mod convergence;
+pub(crate) mod draw_entropy;
 pub(crate) mod error;
+pub(crate) mod group;
 mod kept;
 mod lanes;
+pub(crate) mod local_shuffle;
 mod mixed;
+pub(crate) mod mixture;
+pub(crate) mod opportunistic;
+pub(crate) mod shuffle_quality;
 mod smallest_window;
+pub(crate) mod state;
 mod steps;
 
 use std::fmt;
@@ -54,15 +62,15 @@ pub use self::error::OrderError;
 pub use self::kept::KeptPermutations;
 pub(crate) use self::lanes::list;
 pub(crate) use self::steps::Steps;
-use crate::draw_entropy::DrawEntropy;
-pub use crate::group::default_group;
-use crate::group::{Shape, share};
-use crate::local_shuffle::Pool;
-use crate::mixture::Mixture;
-use crate::node_shares::NodeShares;
-use crate::opportunistic::{Entry, Finder, Opportunistic};
+use crate::nodes::shares::NodeShares;
+use crate::order::draw_entropy::DrawEntropy;
+pub use crate::order::group::default_group;
+use crate::order::group::{Shape, share};
+use crate::order::local_shuffle::Pool;
+use crate::order::mixture::Mixture;
+use crate::order::opportunistic::{Entry, Finder, Opportunistic};
+use crate::order::shuffle_quality::Quality;
 use crate::permutation::{Key, Permutation, Purpose};
-use crate::shuffle_quality::Quality;
 
 /// Which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Kind, Order, OrderError, OrderSpec};
-use crate::draw_entropy::DrawEntropy;
-use crate::node_shares::NodeShares;
+use crate::nodes::shares::NodeShares;
+use crate::order::draw_entropy::DrawEntropy;
 
 impl Order {
     /// The smallest window of `opportunistic`, of at most `most` units, with which the order

@@ -11,17 +11,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_types::{ChunkId, Pieces};
 
+use crate::copy::offer::Copied;
 use crate::daemon::file_store::RootId;
 use crate::daemon::level::{Level, LevelParts};
+use crate::daemon::protocol::{DataSetId, LevelUsage, SourceUsage};
 use crate::daemon::replay::{Found, FoundSource};
 use crate::daemon::sums::Sums;
-use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
+use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
-use crate::offer::Copied;
-use crate::protocol::{DataSetId, LevelUsage, SourceUsage};
-use crate::source::{Source, SourceKey};
-use crate::storage::LevelStorage;
+use crate::source::identity::{Source, SourceKey};
+use crate::table::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::table::{LevelState, TableWriter};
 
 /// See the module header.

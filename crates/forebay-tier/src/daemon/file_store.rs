@@ -12,11 +12,11 @@ use forebay_table::{CopyIdentity, SourceFile};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::daemon::protocol::RootUsage;
 use crate::daemon::replay::FoundFiles;
-use crate::entry::MAX_FILES;
 use crate::log::{FileCopyRecord, FileTimes, Record};
-use crate::protocol::RootUsage;
-use crate::source::SourceState;
+use crate::source::identity::SourceState;
+use crate::table::entry::MAX_FILES;
 
 /// The directory of the copies.
 const FILES: &str = "files";

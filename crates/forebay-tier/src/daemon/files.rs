@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 use crate::daemon::cache::{Cache, unix_s};
 use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of, times_of};
 use crate::daemon::level::Level;
-use crate::source::SourceKey;
+use crate::source::identity::SourceKey;
 use crate::table::LevelState;
 
 /// A copy of this daemon.

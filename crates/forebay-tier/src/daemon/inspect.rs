@@ -11,13 +11,13 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::daemon::file_store::FileStore;
+use crate::daemon::protocol::{LevelUsage, SourceUsage};
 use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
 use crate::error::TierError;
-use crate::protocol::{LevelUsage, SourceUsage};
+use crate::level::slab_files::SlabFiles;
+use crate::level::storage::LevelStorage;
 use crate::read_all::read_all;
-use crate::slab_files::SlabFiles;
-use crate::source::{SourceKey, SourceState};
-use crate::storage::LevelStorage;
+use crate::source::identity::{SourceKey, SourceState};
 
 /// A tier whose log was read.
 pub struct StoredTier {

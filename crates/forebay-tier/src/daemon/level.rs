@@ -13,12 +13,12 @@ use crate::daemon::file_store::FileStore;
 use crate::daemon::read_only::ReadOnlyView;
 use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
 use crate::daemon::slab::{Slab, Slot};
-use crate::entry::{MAX_SLABS, MAX_SLOTS};
 use crate::error::TierError;
+use crate::level::storage::LevelStorage;
 use crate::log::{CopyRecord, Log, PieceSum, Record};
-use crate::source::SourceKey;
-use crate::storage::LevelStorage;
+use crate::source::identity::SourceKey;
 use crate::table::LevelState;
+use crate::table::entry::{MAX_SLABS, MAX_SLOTS};
 
 /// Parts of a quota that a slab takes, where it is smaller than the largest slabs: whole slabs are
 /// what is deleted.
@@ -465,8 +465,8 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::faulty_level::{Call, Fault, FaultyLevel};
-    use crate::slab_files::SlabFiles;
+    use crate::level::faulty::{Call, Fault, FaultyLevel};
+    use crate::level::slab_files::SlabFiles;
     use forebay_types::Pieces;
 
     const KEY: SourceKey = SourceKey([1; 16]);

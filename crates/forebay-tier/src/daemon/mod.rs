@@ -6,16 +6,18 @@
 //! - `files`: the same for copies of whole files. `file_store`: those of one level.
 //! - `run`: programs that get copies of whole files without being changed.
 //! - `inspect`: what a tier holds, without a daemon.
-//! - `server`: what clients ask for.
+//! - `server`: what clients ask for; `protocol`: its messages, `run_options` those of a run.
 
 mod cache;
 mod file_store;
 mod files;
 mod inspect;
 mod level;
+pub(crate) mod protocol;
 mod read_only;
 mod replay;
 mod run;
+pub(crate) mod run_options;
 mod server;
 mod slab;
 mod sums;

@@ -10,7 +10,7 @@ use crate::daemon::slab::{Slab, Slot};
 use crate::daemon::sums::add_sums;
 use crate::error::TierError;
 use crate::log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record};
-use crate::source::SourceKey;
+use crate::source::identity::SourceKey;
 
 /// A slot that a log tells of, and the copy in it.
 pub(super) struct Found {

@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 use forebay_host::{Caller, ClientId, Daemon, Packet, Reply, Service, SocketPath, runtime_directory};
 use forebay_types::{ChunkId, Pieces};
 
+use crate::copy::offer::Copied;
 use crate::daemon::cache::{Attached, Cache};
 use crate::daemon::level::LevelParts;
-use crate::daemon::run::Runs;
-use crate::directory::TierDirectory;
-use crate::directory_checks::size_warning;
-use crate::entry::SlotId;
-use crate::error::TierError;
-use crate::offer::Copied;
-use crate::probe::{ROUND_BYTES, probe, slower_first};
-use crate::protocol::{
+use crate::daemon::protocol::{
     Answer, AttachedLevel, Attachment, DataSetId, Request, RunAction, VERSION, from_memory, to_memory,
 };
-use crate::slab_files::SlabFiles;
-use crate::spec::TierSpec;
+use crate::daemon::run::Runs;
+use crate::error::TierError;
+use crate::level::directory::TierDirectory;
+use crate::level::directory_checks::size_warning;
+use crate::level::probe::{ROUND_BYTES, probe, slower_first};
+use crate::level::slab_files::SlabFiles;
+use crate::level::spec::TierSpec;
+use crate::table::entry::SlotId;
 
 /// Least idle time until a tier is used: the process that started the daemon has yet to ask for it.
 const FIRST_USE_TIME: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! The slots of a slab, and what they hold.
 
-use crate::source::SourceKey;
+use crate::source::identity::SourceKey;
 
 #[derive(Default)]
 pub(super) struct Slab {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use forebay_table::{Identity, SourceFile};
 use forebay_types::{CHUNK_BYTES, PIECES};
 
-use crate::entry::{MAX_FILES, MAX_SLABS, MAX_SLOTS};
-use crate::source::SourceKey;
+use crate::source::identity::SourceKey;
+use crate::table::entry::{MAX_FILES, MAX_SLABS, MAX_SLOTS};
 
 /// Length and checksum before a record.
 pub(super) const FRAME_BYTES: usize = 8;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_host::fork;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::share::Share;
+use crate::server::share::Share;
 use crate::ucx::Ucx;
 use crate::ucx::api::{self, Api, MapParams};
 use crate::ucx::card::Card;

@@ -14,9 +14,9 @@ use std::{fmt, io};
 
 use forebay_host::fork;
 
+use crate::client::fetcher::{Fetcher, Peer, Piece, Ticket};
 use crate::error::TransportError;
-use crate::fetcher::{Fetcher, Peer, Piece, Ticket};
-use crate::request::{Checker, Entry, MAX_COUNT};
+use crate::message::request::{Checker, Entry, MAX_COUNT};
 use crate::ucx::Ucx;
 use crate::ucx::api::{self, EndpointParams, Request, RequestParam, status_of};
 use crate::ucx::card::Card;

@@ -9,7 +9,7 @@ use forebay_table::{CopyIdentity, Identity, SourceFile};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, flistxattr, makedev, open, statx};
 
 use crate::daemon::file_store::identity_of;
-use crate::source::SourceState;
+use crate::source::identity::SourceState;
 
 /// Opens a file to copy it: no link, no pipe, nothing that waits.
 pub(super) fn open_source(path: &Path) -> io::Result<OwnedFd> {

@@ -28,8 +28,8 @@ use serde_json::Value;
 use self::shared::{RunLevel, RunShared, lock};
 use self::worker::Worker;
 use crate::daemon::cache::Cache;
+use crate::daemon::run_options::RunOptions;
 use crate::error::TierError;
-use crate::run_options::RunOptions;
 
 use self::shared::Registry;
 

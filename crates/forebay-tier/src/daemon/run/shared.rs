@@ -13,7 +13,7 @@ use super::scan::Scanned;
 use super::table_file::TableFile;
 use crate::daemon::cache::Cache;
 use crate::daemon::files::{CopyId, FileFacts};
-use crate::run_options::RunOptions;
+use crate::daemon::run_options::RunOptions;
 
 /// Differences that are told of.
 const MOST_DIFFERENCES: usize = 1000;

@@ -17,9 +17,9 @@ use crate::daemon::run::resident::Residency;
 use crate::daemon::run::shared::{News, lock};
 use crate::daemon::run::worker::stage::count_staged;
 use crate::daemon::run::worker::{MOST_WAITING, OUTSIDE, Wanted, Worker, below, key_of};
-use crate::source::SETTLED_NS;
-use crate::source_watch::now_ns;
-use crate::writers::is_open_for_writing;
+use crate::source::identity::SETTLED_NS;
+use crate::source::open_writers::is_open_for_writing;
+use crate::source::watch::now_ns;
 
 /// What is counted of copies that are given up.
 const TARGET_FAILED: &str = "the_tier_failed";

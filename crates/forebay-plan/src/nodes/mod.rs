@@ -1,0 +1,11 @@
+//! What each node of a job holds of a data set.
+//!
+//! - `shares`: which samples; `units`: how the data set is cut for that; `chunk_set`: which chunks.
+//! - `store_layout`: where chunks lie in the shares of an in-memory store; `peer_requests`: how a
+//!   rank asks other nodes for bytes of theirs.
+
+pub(crate) mod chunk_set;
+pub(crate) mod peer_requests;
+pub(crate) mod shares;
+pub(crate) mod store_layout;
+pub(crate) mod units;

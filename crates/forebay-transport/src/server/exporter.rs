@@ -1,0 +1,187 @@
+//! The serving side of a node: exports shares to the ranks of the job.
+//!
+//! One or two threads serve all connections ([`worker.rs`](crate::server::worker)); nothing here
+//! waits for a training process or an interpreter. Shares come and go while the server runs.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use forebay_host::{ThreadError, allow_open_files, fork};
+
+use crate::error::TransportError;
+use crate::message::auth::{Authenticator, DataSetDigest, Secret, StoreId};
+use crate::server::registry::Node;
+use crate::server::share::Share;
+use crate::server::worker::{Inbox, Worker};
+
+/// Bytes that a connection sends before it is the turn of the next one \[bytes\].
+const TURN_BYTES: usize = 1 << 20;
+/// Open files that the rest of the process needs.
+const OTHER_FILES: u64 = 1024;
+
+/// Cores from which a node has two server threads.
+const TWO_THREADS_CORES: usize = 8;
+
+/// Server threads for a node with so many cores and clients.
+///
+/// One thread takes 0.2 to 0.33 s of a core per GiB (samples of 64 and 3 KiB), so it serves 3 to 5
+/// GiB/s. On two cores, a second one made 4 to 16 clients 1.0 to 1.25 times as fast and one client
+/// no faster (`examples/transfer.rs`, `threads=1` and `threads=2`, loopback). It is worth a core
+/// only of a node that has many, with networks above 25 Gbit/s. A connection stays with its thread.
+#[must_use]
+pub fn server_threads(cores: usize, clients: usize) -> usize {
+    if cores >= TWO_THREADS_CORES && clients > 1 { 2 } else { 1 }
+}
+
+/// How a node serves.
+#[derive(Clone, Debug)]
+pub struct ExporterOptions {
+    /// Index of this node in the job.
+    pub node: u32,
+    /// Proves that a peer belongs to the job.
+    pub secret: Secret,
+    /// Where to listen; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// Number of server threads, 1 or 2.
+    pub threads: usize,
+    /// Most authenticated connections: ranks of the job times stores.
+    pub max_connections: usize,
+}
+
+/// Serves the shares of this node until it is dropped.
+#[derive(Debug)]
+pub struct Exporter {
+    node: Arc<Node>,
+    inboxes: Vec<Arc<Inbox>>,
+    threads: Vec<JoinHandle<()>>,
+    address: SocketAddr,
+    /// Closes the listener in forked children. Connections are not: there may be more of them than
+    /// places. If this process is killed while such a child lives, clients find that it is silent.
+    _fork: fork::ClosedInChild,
+    listener: Arc<TcpListener>,
+    born: u64,
+}
+
+impl Exporter {
+    /// Listens, and starts the server threads. No share is exported yet.
+    pub fn start(options: &ExporterOptions) -> Result<Self, TransportError> {
+        if !(1..=2).contains(&options.threads) {
+            return Err(TransportError::usage(format!(
+                "{} server threads (expected 1 or 2)",
+                options.threads
+            )));
+        }
+        raise_open_files(options.max_connections as u64);
+        let failed = || TransportError::system(format!("serve shares at {}", options.address));
+        let listener = TcpListener::bind(options.address).map_err(failed())?;
+        listener.set_nonblocking(true).map_err(failed())?;
+        let address = listener.local_addr().map_err(failed())?;
+        let listener = Arc::new(listener);
+        let authenticator = Authenticator::new(&options.secret);
+        let node = Node::new(options.node, authenticator, options.max_connections, TURN_BYTES);
+        let inboxes: Vec<_> = (0..options.threads)
+            .map(|_| Inbox::new().map(Arc::new))
+            .collect::<Result<_, _>>()
+            .map_err(failed())?;
+        let mut exporter = Self {
+            node: Arc::new(node),
+            inboxes: inboxes.clone(),
+            threads: Vec::new(),
+            address,
+            _fork: fork::ClosedInChild::new(listener.as_raw_fd()),
+            listener: Arc::clone(&listener),
+            born: fork::generation(),
+        };
+        let mut source = Some((listener, inboxes.clone()));
+        for inbox in inboxes {
+            let worker = Worker::new(Arc::clone(&exporter.node), inbox, source.take()).map_err(failed())?;
+            let thread = std::thread::Builder::new().name("forebay-export".into());
+            let thread = thread.spawn(move || worker.run());
+            exporter.threads.push(thread.map_err(|error| ThreadError::new("start a server thread", &error))?);
+        }
+        Ok(exporter)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Exports the share of a store; `data_set` must be the same on all nodes.
+    pub fn export(
+        &self,
+        store: StoreId,
+        share: Arc<dyn Share>,
+        data_set: DataSetDigest,
+    ) -> Result<(), TransportError> {
+        tracing::debug!(store = store.0, bytes = share.bytes(), "exporting a share");
+        let added = self.node.add(store, share, data_set);
+        let twice = || TransportError::usage(format!("store {} is exported twice by this node", store.0));
+        added.then_some(()).ok_or_else(twice)
+    }
+
+    /// Ends the export of a store and closes its connections; the threads release the share soon.
+    /// Returns whether it was exported.
+    pub fn withdraw(&self, store: StoreId) -> bool {
+        let removed = self.node.remove(store);
+        self.inboxes.iter().for_each(|inbox| inbox.wake());
+        removed
+    }
+
+    /// Number of authenticated connections.
+    pub fn connections(&self) -> usize {
+        self.node.connections()
+    }
+
+    /// Number of authenticated connections to the share of a store.
+    pub fn clients(&self, store: StoreId) -> usize {
+        self.node.clients(store)
+    }
+
+    /// Payload of all complete answers so far \[bytes\].
+    pub fn sent_bytes(&self) -> u64 {
+        self.node.sent_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if fork::in_forked_child(self.born) {
+            // There are no threads. The listener is closed, and its number may be in use again.
+            std::mem::forget(Arc::clone(&self.listener));
+            return;
+        }
+        self.node.stopping.store(true, Ordering::Release);
+        self.inboxes.iter().for_each(|inbox| inbox.wake());
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a server thread has panicked");
+            }
+        }
+    }
+}
+
+/// Raises the soft limit of open files, if it may, for this many connections.
+fn raise_open_files(connections: u64) {
+    let wanted = connections.saturating_add(OTHER_FILES);
+    if !allow_open_files(wanted) {
+        tracing::warn!(wanted, "few open files are allowed for connections");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server_threads;
+
+    #[test]
+    fn large_nodes_with_several_clients_have_two_threads() {
+        for (cores, clients, expected) in
+            [(1, 16, 1), (2, 16, 1), (7, 16, 1), (8, 1, 1), (8, 0, 1), (8, 2, 2), (128, 1000, 2)]
+        {
+            assert_eq!(server_threads(cores, clients), expected, "{cores} cores, {clients} clients");
+        }
+    }
+}
