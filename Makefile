@@ -77,7 +77,7 @@ docs: build  ## write docs/api.md from the docstrings
 	$(BIN)/python scripts/api_reference.py
 
 bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
-	$(BIN)/python lab/studies/core.py --save
+	$(BIN)/python lab/studies core --save
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .venv-frameworks .venv-compared target dist

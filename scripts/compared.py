@@ -1,4 +1,4 @@
-"""Make the environment of lab/studies/frameworks.py: framework tests, and other loaders.
+"""Make the environment of lab/studies/frameworks: framework tests, and other loaders.
 
 In order:
 

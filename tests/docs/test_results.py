@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-import runpy
 import shlex
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
 from forebay.cli.commands import cli
-from support import ROOT
+from studies.harness import pages, sections
 
-BENCHES = ROOT / "lab/studies"
-sys.path.insert(0, str(BENCHES))
-
-import figures  # noqa: E402
-
-STORED = sorted(path for path in figures.DATA.glob("*.json") if path.stem != "claims")
+STORED = sorted(path for path in pages.DATA.glob("*.json") if path.stem != "claims")
 ROWS = [{"name": "a", "n": 1, "x": 0.5}, {"name": "b", "n": 1}, {"name": "b", "n": 2, "x": 2.0}]
 
 
-@pytest.mark.parametrize("page", figures.pages())
+@pytest.mark.parametrize("page", pages.pages())
 def test_a_page_is_what_its_figures_make(page: str):
-    found = (figures.RESULTS / f"{page}.md").read_text(encoding="utf-8")
-    assert found == figures.text(page), "run `python lab/studies/figures.py`, and read the page again"
+    found = (pages.RESULTS / f"{page}.md").read_text(encoding="utf-8")
+    assert found == pages.text(page), "run `python lab/studies pages`, and read the page again"
 
 
 def test_every_page_has_figures_and_every_table_a_place():
-    assert {path.stem for path in figures.RESULTS.glob("*.md")} == set(figures.pages())
+    assert {path.stem for path in pages.RESULTS.glob("*.md")} == set(pages.pages())
     for path in STORED:
-        shown = re.findall(r"<!-- table: ([\w.-]+) -->", (figures.RESULTS / f"{path.stem}.md").read_text())
-        assert sorted(shown) == sorted(figures.load(path.stem)["tables"]), path
+        shown = re.findall(r"<!-- table: ([\w.-]+) -->", (pages.RESULTS / f"{path.stem}.md").read_text())
+        assert sorted(shown) == sorted(pages.load(path.stem)["tables"]), path
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_figures_say_where_they_come_from(path: Path):
     stored = json.loads(path.read_text())
-    assert figures.dumped(stored) == path.read_text()
+    assert pages.dumped(stored) == path.read_text()
     for name, one in stored["figures"].items():
         assert one["rows"], name
         assert one["command"], name
@@ -49,8 +43,8 @@ def test_figures_say_where_they_come_from(path: Path):
 
 
 def commands(path: Path) -> list[str]:
-    """All commands of a page: of its text, and of its figures."""
-    text = (figures.RESULTS / f"{path.stem}.md").read_text()
+    """All commands of a page: of its text, and of its pages."""
+    text = (pages.RESULTS / f"{path.stem}.md").read_text()
     lines = re.findall(r"^ {4,}((?:forebay|python) .*)$", text, flags=re.MULTILINE)
     for one in json.loads(path.read_text())["figures"].values():
         lines += [one["command"], *one["runs"]]
@@ -71,20 +65,33 @@ def test_every_option_of_a_command_of_forebay_exists(path: Path):
         assert {word for word in words if word.startswith("--")} <= options, line
 
 
-@pytest.mark.parametrize("script", ["access_patterns", "async", "lmdbio", "store"])
-def test_figures_are_sections_of_their_bench(script: str):
-    page = script.replace("_", "-")
-    sections = runpy.run_path(str(BENCHES / f"{script}.py"))["SECTIONS"]
-    stored = figures.load(page)["figures"]
-    assert sorted(stored) == sorted(sections)
-    for name, one in stored.items():
-        assert one["command"] == f"python lab/studies/{script}.py {name}"
+@pytest.mark.parametrize("study", [name for name in sections.studies() if pages.has(name)])
+def test_figures_are_sections_of_their_study(study: str):
+    found = importlib.import_module(f"studies.{study.replace('-', '_')}.study").STUDY
+    for name, one in pages.load(study)["figures"].items():
+        program, script, *words = shlex.split(one["command"])
+        assert (program, script) == ("python", "lab/studies"), name
+        assert words[0] == study, name
+        own = [] if found.isolated or len(found.sections) == 1 else [name]
+        assert [word for word in words[1:2] if not word.startswith("-")] == own, one["command"]
+        assert not own or name in found.sections
+
+
+def test_every_study_says_what_it_measures_and_its_sections_what_they_do():
+    for name in sections.studies():
+        package = f"studies.{name.replace('-', '_')}"
+        assert importlib.import_module(package).__doc__, name
+        if importlib.util.find_spec("pyarrow") is None and name == "tables":
+            continue
+        study = importlib.import_module(f"{package}.study").STUDY
+        assert all(sections.title(section) for section in study.sections.values()), name
+        assert pages.has(name) or name == "images"
 
 
 def test_a_table_has_a_line_for_each_row_that_is_meant():
     layout = {"figures": "f", "where": {"n": 1}, "columns": {"row": "{name}", "share": "{x:.0%}"}}
     stored = {"tables": {"t": layout}, "figures": {"f": {"command": "c", "rows": ROWS}}}
-    assert figures.table(stored, "t") == [
+    assert pages.table(stored, "t") == [
         "    c",
         "",
         "| row | share |",
@@ -97,7 +104,7 @@ def test_a_table_has_a_line_for_each_row_that_is_meant():
 def test_a_table_can_have_a_column_for_each_value():
     layout = {"figures": "f", "row": "{name}", "across": "n = {n}", "cell": "{x:.1f}"}
     stored = {"tables": {"t": layout}, "figures": {"f": {"command": "c", "rows": ROWS, "superseded": "by d"}}}
-    assert figures.table(stored, "t")[2:] == [
+    assert pages.table(stored, "t")[2:] == [
         "**Superseded:** by d",
         "",
         "| row | n = 1 | n = 2 |",
@@ -108,8 +115,8 @@ def test_a_table_can_have_a_column_for_each_value():
 
 
 def test_saving_figures_updates_the_page_and_the_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    monkeypatch.setattr(figures, "DATA", tmp_path)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages, "DATA", tmp_path)
     layout = {"figures": "f", "columns": {"x": "{x}"}}
     (tmp_path / "p.json").write_text(json.dumps({"figures": {}, "tables": {"t": layout}}))
     claim = {"claim": "x is {low:.1f} to {high:.1f}.", "figures": "p/f", "field": "x"}
@@ -117,21 +124,21 @@ def test_saving_figures_updates_the_page_and_the_claims(tmp_path: Path, monkeypa
     for page, name in (("p", "t"), ("README", "claims")):
         (tmp_path / f"{page}.md").write_text(f"before\n<!-- table: {name} -->\n<!-- end -->\nafter\n")
     rows = [{"x": 0.12345678}, {"x": 2.5}, {"name": "failed"}]
-    figures.save("p", "f", {"command": "c", "runs": [], "rows": rows})
+    pages.save("p", "f", {"command": "c", "runs": [], "rows": rows})
     assert "\n| 0.123457 |\n| 2.5 |\n| – |\n\n<!-- end -->\nafter\n" in (tmp_path / "p.md").read_text()
     assert "| x is 0.1 to 2.5. | [p.md](p.md) | `c` |" in (tmp_path / "README.md").read_text()
-    assert figures.load("p")["figures"]["f"]["origin"] == "measured"
-    assert figures.text("p") == (tmp_path / "p.md").read_text()
+    assert pages.load("p")["figures"]["f"]["origin"] == "measured"
+    assert pages.text("p") == (tmp_path / "p.md").read_text()
 
 
 def test_no_claim_rests_on_superseded_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figures, "DATA", tmp_path)
+    monkeypatch.setattr(pages, "DATA", tmp_path)
     claim = {"claim": "x is {low}.", "figures": "p/f", "field": "x"}
     (tmp_path / "claims.json").write_text(json.dumps([claim]))
     one = {"command": "c", "superseded": "by d", "rows": [{"x": 1}]}
     (tmp_path / "p.json").write_text(json.dumps({"figures": {"f": one}, "tables": {}}))
     with pytest.raises(ValueError, match="x is"):
-        figures.claims()
+        pages.claims()
 
 
 def numbers(text: str) -> list[str]:
@@ -155,7 +162,7 @@ def section(page: Path, anchor: str) -> str:
 
 QUOTES = [
     (path, text, page, anchor)
-    for path in sorted(figures.RESULTS.parent.glob("*.md"))
+    for path in sorted(pages.RESULTS.parent.glob("*.md"))
     for text, page, anchor in re.findall(
         r"\[([^\]]+)\]\(results/([\w-]+\.md)#([^)]+)\)", path.read_text(encoding="utf-8")
     )
@@ -168,7 +175,7 @@ QUOTES = [
 )
 def test_a_figure_that_another_page_quotes_stands_where_its_link_leads(path, text, page, anchor):
     """The page of results owns it; a quote may be rounded."""
-    given = [float(one) for one in numbers(section(figures.RESULTS / page, anchor))]
+    given = [float(one) for one in numbers(section(pages.RESULTS / page, anchor))]
     for quoted in numbers(text):
         places = len(quoted.partition(".")[2])
         assert any(round(one, places) == float(quoted) for one in given), (path.name, quoted)

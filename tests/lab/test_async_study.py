@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import support
-
-SCRIPT = support.ROOT / "lab/studies/async.py"
+from support import ROOT
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"FOREBAY_BENCH_DIR": str(directory)}
     environment.pop("FOREBAY_CACHE_DIR", None)
-    command = [sys.executable, str(SCRIPT), *arguments]
+    command = [sys.executable, str(ROOT / "lab/studies"), "async-io", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from forebay import OptionError
 from forebay_lab.bench import baselines, facts, strategies
-from forebay_lab.bench.containers import _masked as masked
+from forebay_lab.bench.containers import framed
 from forebay_lab.bench.settings import Settings
 from support.bench import SAMPLES
 
@@ -73,9 +73,7 @@ def test_a_pattern_stands_for_the_files_that_it_matches(data):
 def test_formats_are_told_apart(data, tmp_path):
     assert facts.look((str(data),)).format == "lmdb"
     record = tmp_path / "a.tfrecord"
-    checksum = pytest.importorskip("google_crc32c", reason="google-crc32c is not installed").value
-    length = (4).to_bytes(8, "little")
-    frame = length + masked(checksum(length)) + bytes(4) + masked(checksum(bytes(4)))
-    record.write_bytes(3 * frame)
+    pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
+    record.write_bytes(3 * framed(bytes(4)))
     found = facts.look((str(record),))
     assert (found.format, found.samples, found.mean_bytes, found.for_engine) == ("tfrecord", 3, 4, True)

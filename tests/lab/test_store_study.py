@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from forebay_lab.cluster import missing
+from studies.store import transfers
+from studies.store.network import network
 from support import ROOT
-
-BENCHES = ROOT / "lab/studies"
-sys.path.insert(0, str(BENCHES))
-
-from storing import transfers  # noqa: E402
-from storing.network import network  # noqa: E402
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"emulated nodes: {missing()}")
 
@@ -24,7 +20,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"emulated nodes: 
 def test_a_job_on_emulated_nodes_runs_and_names_its_rows(tmp_path: Path):
     environment = os.environ | {"FOREBAY_BENCH_DIR": str(tmp_path)}
     environment.pop("FOREBAY_CACHE_DIR", None)
-    command = [sys.executable, str(BENCHES / "store.py"), "--tiny", "memory"]
+    command = [sys.executable, str(ROOT / "lab/studies"), "store", "--tiny", "memory"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ")[0].strip("| ") for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -32,7 +28,7 @@ def test_a_job_on_emulated_nodes_runs_and_names_its_rows(tmp_path: Path):
 
 
 def test_clients_of_all_nodes_run_in_step():
-    program = [sys.executable, str(BENCHES / "storing" / "objects.py")]
+    program = [sys.executable, str(ROOT / "lab/studies/store/objects.py")]
     with network(2, 1_000_000_000, program=program) as nodes:
         found = nodes.compare("clients=1,2", "sample_bytes=3072", "seconds=0.1", "rounds=2")
     assert [row["clients"] for row in found] == [1, 2, 1, 2]

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-import support
-
-BENCHES = support.ROOT / "lab/studies"
-sys.path.insert(0, str(BENCHES))
-
-from bench import baselines, datasets, harness, report  # noqa: E402
-from bench.rows import ROWS  # noqa: E402
+from forebay_lab.bench import turns
+from studies.core import plain as baselines
+from studies.core import row as rows
+from studies.core.study import ROWS
+from studies.harness import datasets, pages
+from studies.harness.sections import Scope
+from support import ROOT
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> harness.Settings:
-    return harness.Settings(tmp_path_factory.mktemp("bench"), scale=0.01, repetitions=1)
+def scope(tmp_path_factory: pytest.TempPathFactory) -> Scope:
+    return Scope(True, tmp_path_factory.mktemp("bench"), 1, 0.01)
 
 
 def contents(dataset: datasets.Set) -> np.ndarray:
@@ -35,11 +36,11 @@ def offsets_of(dataset: datasets.Set, records: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("loop", ["copy_records", "read_records"])
-def test_the_plain_loops_deliver_the_records(settings: harness.Settings, loop: str, threads: int):
-    dataset = datasets.small(settings)
+def test_the_plain_loops_deliver_the_records(scope: Scope, loop: str, threads: int):
+    dataset = datasets.small(scope)
     records = contents(dataset)
     ids = np.random.default_rng(0).permutation(dataset.samples)[: threads * 64]
-    plain = baselines.Plain(settings, dataset.file, threads * 64 * dataset.record_bytes, threads)
+    plain = baselines.Plain(scope, dataset.file, threads * 64 * dataset.record_bytes, threads)
     getattr(plain, loop)(offsets_of(dataset, records[ids]), dataset.record_bytes, 64)
     for thread in range(threads):
         assert (
@@ -48,26 +49,26 @@ def test_the_plain_loops_deliver_the_records(settings: harness.Settings, loop: s
     plain.close()
 
 
-def test_the_plain_reader_reads_the_whole_file(settings: harness.Settings):
-    dataset = datasets.small(settings)
+def test_the_plain_reader_reads_the_whole_file(scope: Scope):
+    dataset = datasets.small(scope)
     size = dataset.file.stat().st_size
-    plain = baselines.Plain(settings, dataset.file, -(-size // 4096) * 4096, 1)
+    plain = baselines.Plain(scope, dataset.file, -(-size // 4096) * 4096, 1)
     plain.read_file(4096)
     found = plain._pool_view[:size].tobytes()
     plain.close()
     assert found == dataset.file.read_bytes()
 
 
-def test_a_pool_smaller_than_a_batch_is_an_error(settings: harness.Settings):
-    dataset = datasets.small(settings)
-    plain = baselines.Plain(settings, dataset.file, 4096, 1)
+def test_a_pool_smaller_than_a_batch_is_an_error(scope: Scope):
+    dataset = datasets.small(scope)
+    plain = baselines.Plain(scope, dataset.file, 4096, 1)
     with pytest.raises(OSError, match="memory"):
         plain.copy_records(np.zeros(4, np.uint64), dataset.record_bytes, 4)
     plain.close()
 
 
-def test_py_lmdb_and_numpy_gather_the_same_batch(settings: harness.Settings):
-    dataset = datasets.small(settings)
+def test_py_lmdb_and_numpy_gather_the_same_batch(scope: Scope):
+    dataset = datasets.small(scope)
     records = contents(dataset)
     ids = np.random.default_rng(0).permutation(dataset.samples)[:64]
     plain = baselines.PyLmdb(dataset, 64)
@@ -80,11 +81,7 @@ def test_py_lmdb_and_numpy_gather_the_same_batch(settings: harness.Settings):
 
 
 def test_a_ratio_says_how_many_times_faster_we_are():
-    assert harness.ratio([1.0, 2.0, 1.0], [2.0, 4.0, 4.0]) == (2.0, 2.0, 3.0)
-    row = harness.Row("x", "x", "y", 0.9, True, "×", lambda settings: harness.Outcome(1, 1, 1))
-    assert row.meets(0.9)
-    assert not row.meets(0.89)
-    assert row.bar_text() == "≥ 0.90×"
+    assert rows.ratio([1.0, 2.0, 1.0], [2.0, 4.0, 4.0]) == (2.0, 2.0, 3.0)
 
 
 def test_the_measures_take_turns():
@@ -94,26 +91,20 @@ def test_the_measures_take_turns():
         calls.append(name)
         return seconds
 
-    found = harness.in_turn({"a": lambda: measure("a", 1.0), "b": lambda: measure("b", 2.0)}, 3)
+    found = turns.in_turn({"a": lambda: measure("a", 1.0), "b": lambda: measure("b", 2.0)}, 3)
     assert found == {"a": [1.0] * 3, "b": [2.0] * 3}
-    assert calls == ["a", "b"] * (3 + harness.WARM_UPS)
+    # A warm-up, and the one that begins changes.
+    assert calls == ["b", "a", "a", "b", "b", "a", "a", "b"]
 
 
-def test_a_stored_row_does_not_hide_a_miss():
-    good = harness.Outcome(99.0, 98.0, 100.0, (("forebay", "1 MB/s"),), (("gather", "1 s"),))
-    bad = harness.Outcome(0.01, 0.01, 0.02)
-    high = [row for row in ROWS if row.at_least]
-    lines = [
-        report.Line(high[0], good),
-        report.Line(high[1], bad),
-        report.Line(high[2], None, "no such disk"),
-        report.Line(high[3], None, "broken", failed=True),
-    ]
-    found = [line.stored() for line in lines]
-    assert [row["met"] for row in found] == ["yes", "no", "skipped", "failed"]
-    assert found[0]["parts"] == {"forebay": "1 MB/s", "gather": "1 s"}
-    assert [row.get("why_not") for row in found] == [None, None, "no such disk", "broken"]
-    assert "NO" in report.text(lines)
+def test_a_row_says_whether_it_meets_its_bar():
+    at_least = rows.Row("x", "x", "y", 0.9, True, "×", lambda scope: rows.Outcome(0.9, 0.9, 0.9))
+    at_most = rows.Row("x", "x", "y", 0.9, False, "ms", lambda scope: rows.Outcome(0.91, 0.9, 1.0))
+    assert [row.section()(Scope())[0]["met"] for row in (at_least, at_most)] == ["yes", "no"]
+    found = at_least.stored(rows.Outcome(0.89, 0.8, 0.9, (("forebay", "1 MB/s"),), (("gather", "1 s"),)))
+    assert found["met"] == "no"
+    assert found["parts"] == {"forebay": "1 MB/s", "gather": "1 s"}
+    assert "0.89×" in pages.printed("core", "core", [found])
 
 
 def test_every_row_has_a_name_of_its_own_and_a_bar():
@@ -122,13 +113,13 @@ def test_every_row_has_a_name_of_its_own_and_a_bar():
 
 
 @pytest.mark.parametrize("row", [row.name for row in ROWS])
-def test_every_row_runs_on_small_data(settings: harness.Settings, row: str):
-    command = [sys.executable, str(BENCHES / "core.py"), "--only", row, "--json", "--repetitions", "1"]
-    command += ["--scale", str(settings.scale), "--directory", str(settings.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_every_row_runs_on_small_data(scope: Scope, row: str):
+    command = [sys.executable, str(ROOT / "lab/studies"), "core", row, "--json", "--tiny"]
+    environment = os.environ | {"FOREBAY_BENCH_DIR": str(scope.directory)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr + done.stdout
-    (found,) = json.loads(done.stdout)
-    assert found["row"] == row
-    if "why_not" in found:
-        pytest.skip(found["why_not"])
+    ((found,),) = json.loads(done.stdout).values()
+    assert found["name"] == row
+    if "error" in found:
+        pytest.skip(found["error"])
     assert found["figure"] == found["figure"], "a number"

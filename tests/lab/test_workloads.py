@@ -131,7 +131,7 @@ def test_the_rules_of_scaling_are_data():
 
 def broken(directory, old, new):
     """The file of `fefs` with something changed."""
-    text = (ROOT / "lab/studies/workloads/fefs.toml").read_text()
+    text = (ROOT / "lab/python/forebay_lab/bench/workloads/fefs.toml").read_text()
     assert old in text
     path = directory / "fefs.toml"
     path.write_text(text.replace(old, new))
@@ -451,7 +451,3 @@ def test_the_page_on_workloads_says_what_the_files_say():
             "; ".join(one.name for one in found.variants),
             f"{line:.2f}" if line else "–",
         ], name
-
-
-def test_the_repository_shows_the_workload_files():
-    assert (ROOT / "lab/studies/workloads").resolve() == ROOT / "lab/python/forebay_lab/bench/workloads"

@@ -1,4 +1,4 @@
-//! One end of a link that is measured; `lab/studies/links.py` starts two of them, on two nodes.
+//! One end of a link that is measured; `lab/studies/links` starts two of them, on two nodes.
 //!
 //! `links PLACE DIRECTORY`: the ends find each other by files in the directory. End 1 sends back
 //! whatever comes; end 0 sends messages of several sizes, one after the other, and prints the

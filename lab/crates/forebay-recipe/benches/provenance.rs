@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p forebay-recipe --bench provenance -- CASE [SAMPLES]` measures one case and
 //! prints it as JSON; a process measures one case, so that its peak memory is that case's.
-//! `lab/studies/provenance.py` makes the table.
+//! `lab/studies/provenance` makes the table.
 
 use std::fs;
 use std::time::Instant;

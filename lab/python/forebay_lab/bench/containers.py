@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from forebay_lab.bench.sample import Sample
 
-__all__ = ["LABELS", "WRITERS", "Block", "minimum_bytes"]
+__all__ = ["LABELS", "WRITERS", "Block", "example", "framed", "masked_crc32c", "minimum_bytes"]
 
 LABELS = 1000
 """Sample i has the label i mod this: the classes of ImageNet."""
@@ -132,7 +132,6 @@ def write_tfrecord(
     directory: Path, sample: Sample, counts: Sequence[int], blocks: Iterable[Block]
 ) -> list[Path]:
     """Write files of `tf.train.Example` records: each field as bytes, ``label`` as an integer."""
-    checksum: Callable[[bytes], int] = _package("google_crc32c").value
     paths = []
     blocks = iter(blocks)
     for number, count in enumerate(counts):
@@ -142,11 +141,7 @@ def write_tfrecord(
             while at < count:
                 block = next(blocks)
                 for sample_number, payload in block:
-                    record = _example(sample, sample_number, payload)
-                    length = struct.pack("<Q", len(record))
-                    file.write(length + _masked(checksum(length)))
-                    file.write(record)
-                    file.write(_masked(checksum(record)))
+                    file.write(framed(example(sample, sample_number, payload)))
                 at += len(block)
             file.flush()
             os.fsync(file.fileno())
@@ -233,7 +228,7 @@ def _message(field: int, *parts: bytes) -> bytes:
     return b"".join((datum.varint(field << 3 | 2), datum.varint(sum(map(len, parts))), *parts))
 
 
-def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
+def example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
     """Encode an `Example`.
 
     `Example{features=1}`, `Features{map feature=1}`, `Feature{bytes_list=1, int64_list=3}`, each
@@ -248,8 +243,15 @@ def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
     return _message(1, *entries)
 
 
-def _masked(checksum: int) -> bytes:
-    """Mask a checksum as TFRecord does, so that a checksum of data with checksums stays sound."""
+def framed(record: bytes) -> bytes:
+    """Return a record of a TFRecord file."""
+    length = struct.pack("<Q", len(record))
+    return b"".join((length, masked_crc32c(length), record, masked_crc32c(record)))
+
+
+def masked_crc32c(data: bytes) -> bytes:
+    """Return the checksum of TFRecord, masked: a checksum of data with checksums stays sound."""
+    checksum: int = _package("google_crc32c").value(data)
     rotated = (checksum >> 15 | checksum << 17) + 0xA282EAD8
     return struct.pack("<I", rotated & 0xFFFFFFFF)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import secrets
 import sys
 import time
@@ -25,7 +24,7 @@ import numpy as np
 import forebay
 from forebay import _native
 from forebay._core import ForebayError
-from forebay_lab.bench import processes, timing, verify
+from forebay_lab.bench import machine, processes, timing, verify
 from forebay_lab.bench.emulation import Emulation, emulate
 from forebay_lab.bench.facts import SCHEMA, Facts
 from forebay_lab.bench.minimum_bytes import minimum_bytes
@@ -413,12 +412,7 @@ def _result(
         "forebay": forebay.__version__,
         "command": list(settings.command),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "kernel": platform.release(),
-            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            "load": os.getloadavg()[0],
-        },
+        "machine": machine.facts(),
         "dataset": facts.as_json(),
         "ranks": settings.ranks,
         "world_size": settings.world_ranks,

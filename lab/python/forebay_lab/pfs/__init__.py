@@ -7,6 +7,9 @@
     print(server.stats()["nodes"][0]["read_bytes"])
     server.end()
 
+    with pfs.mounted("data", preset="nfs") as (server, node):     # one node, for a while
+        ...
+
 Each mount is one node with its own page cache; all mounts of a directory share the modelled
 servers. docs/pfs.md describes the model and its limits.
 """
@@ -14,6 +17,6 @@ servers. docs/pfs.md describes the model and its limits.
 from __future__ import annotations
 
 from forebay_lab.pfs.mounts import Mount, find, list_mounts, remove_stale
-from forebay_lab.pfs.server import Server, unmount
+from forebay_lab.pfs.server import Server, mounted, unmount
 
-__all__ = ["Mount", "Server", "find", "list_mounts", "remove_stale", "unmount"]
+__all__ = ["Mount", "Server", "find", "list_mounts", "mounted", "remove_stale", "unmount"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import select
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from forebay._core import StorageError, StorageTimeout, option_error
 from forebay._daemon import GoneError
@@ -22,7 +23,7 @@ from forebay_lab.pfs.emulator import EMULATOR
 from forebay_lab.pfs.mounts import TYPE, entries, find, remove
 from forebay_lab.ranks import launch
 
-__all__ = ["Server", "unmount"]
+__all__ = ["Server", "mounted", "unmount"]
 
 # Watchdog for the end of a server, which unmounts and joins its threads [s].
 _END_WITHIN_S = 60.0
@@ -134,6 +135,12 @@ class Server:
                 with suppress(StorageError):
                     server.unmount(point)
         return server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
 
     def command(self, command: str, **request: Any) -> dict[str, Any]:
         """Send a request of the control protocol (docs/pfs.md) and return the answer.
@@ -295,6 +302,29 @@ class Server:
             f"the emulator of {self.backing} (process {self.pid}) has not ended within {_END_WITHIN_S:g} s\n"
             f"hint: kill -9 {self.pid}, then: forebay pfs unmount MOUNT"
         )
+
+
+@contextmanager
+def mounted(backing: str | os.PathLike[str], **options: Any) -> Iterator[tuple[Server, Path]]:
+    """Mount a backing directory for a while, as one node.
+
+    Parameters
+    ----------
+    backing : path-like
+        Directory that holds the data.
+    **options
+        Of :meth:`Server.start`.
+
+    Yields
+    ------
+    tuple of Server and Path
+        The server, and the mount.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="forebay-mount-") as point,
+        Server.start(backing, [point], **options) as server,
+    ):
+        yield server, Path(point)
 
 
 def _not_a_mount(path: str | os.PathLike[str]) -> StorageError:

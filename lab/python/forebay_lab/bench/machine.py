@@ -1,0 +1,31 @@
+"""What measured: processor, cores, memory and versions, stored with every figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe", "facts"]
+
+
+def facts() -> dict[str, Any]:
+    """Return the object that a result of `forebay bench` holds."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "load": os.getloadavg()[0],
+    }
+
+
+def describe() -> str:
+    """Return the line that a page of results is stored with."""
+    found = facts()
+    models = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
+    return (
+        f"{models[1] if models else 'unknown processor'}, {found['cores']} cores, "
+        f"{found['memory_bytes'] / 2**30:.0f} GiB, Linux {found['kernel']}, Python {platform.python_version()}"
+    )

@@ -1,1 +1,0 @@
-"""Accelerator utilisation that DLIO reports, by data loader and number of accelerators."""

@@ -1,1 +1,0 @@
-"""The sections of ``lab/studies/async.py``, one idea each."""

@@ -1,1 +1,0 @@
-"""Forebay's benchmarks: a harness, data sets, plain baselines, one module per row family."""

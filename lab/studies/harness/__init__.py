@@ -1,0 +1,1 @@
+"""What studies share: their command line, pages of results, data sets, mounts, daemons."""

@@ -1,1 +1,0 @@
-"""Sections of docs/results/store.md."""

@@ -1,1 +1,0 @@
-"""The sections of ``lab/studies/tiers.py``, one idea each."""

@@ -1,1 +1,0 @@
-"""Sections of docs/results/run.md: programs that are not changed, under `forebay run`."""
