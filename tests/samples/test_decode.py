@@ -365,6 +365,42 @@ def test_small_jpegs_are_those_of_pillow_to_their_borders(tmp_path):
     )
 
 
+def ends_of_scans(data):
+    """Offsets of the markers that follow the scans of a JPEG."""
+    at, found, is_scan = 2, [], False
+    while at < len(data) - 1:
+        marker = data[at + 1] if data[at] == 0xFF else 0
+        if marker in (0, 0xFF) or 0xD0 <= marker <= 0xD7:
+            at += 1
+            continue
+        if is_scan:
+            found.append(at)
+        is_scan = marker == 0xDA
+        at += 2 + (int.from_bytes(data[at + 2 : at + 4], "big") if marker != 0xD9 else 0)
+    return found
+
+
+def test_coefficients_that_scans_lack_are_guessed_as_by_pillow(tmp_path):
+    kinds = [("RGB", {"subsampling": name}) for name in ("4:4:4", "4:2:2", "4:2:0")] + [
+        ("L", {}),
+        ("CMYK", {}),
+    ]
+    files = []
+    for number, (width, height) in enumerate([(8, 8), (37, 21), (90, 61), (160, 120)]):
+        for mode, options in kinds:
+            data = photos.encoded(photos.photo(number, width, height, mode), progressive=True, **options)
+            files += [data[:at] + b"\xff\xd9" for at in ends_of_scans(data)]
+    assert len(files) > 100
+    assert_whole_images_are_pillows(tmp_path, files)
+
+
+@pytest.mark.parametrize("end", [b"\xff\xd0", b"\xff\xd7", b"\xff\xe1", b"\xff\xda", b"\xff\xc4"])
+def test_a_broken_marker_after_all_pixels_ends_an_image_as_in_pillow(tmp_path, end):
+    assert_whole_images_are_pillows(
+        tmp_path, [photos.encoded(photos.photo(5, 64, 48, mode))[:-2] + end for mode in ("RGB", "L")]
+    )
+
+
 def test_jpegs_of_four_components_are_enlarged_as_by_pillow(tmp_path):
     sizes = [(1, 1), (3, 2), (5, 4), (16, 16), (37, 21), (90, 61)]
     noise = [
@@ -630,13 +666,6 @@ def progressive_jpeg(at, value):
     return bytes(data)
 
 
-def progressive_jpeg_that_ends_between_its_scans():
-    """A progressive JPEG of which libjpeg guesses what its other scans hold."""
-    data = photos.encoded(photos.photo(0), progressive=True)
-    at = data.index(b"\xff\xc4", data.index(b"\xff\xda", data.index(b"\xff\xda") + 2))
-    return data[:at] + b"\xff\xd9" + data[at:]
-
-
 def png_of_palette(length):
     """A PNG of one pixel whose palette has this length."""
     plain = png_of_size(1, 1)
@@ -672,7 +701,6 @@ BROKEN = {
     "jpeg with a second start": GOOD[:-2] + GOOD[:2] + GOOD[-2:],
     "jpeg of impossible codes": jpeg_of_codes_of_one_bit(),
     "jpeg of a scan to coefficient 1": progressive_jpeg(12, 1),
-    "jpeg of scans that lack coefficients": progressive_jpeg_that_ends_between_its_scans(),
     "jpeg of a scan of 14 bits less": progressive_jpeg(13, 14),
     "png of a palette that is cut": png_of_palette(4),
     "png with a wrong checksum": GOOD_PNG[:-20] + bytes([GOOD_PNG[-20] ^ 1]) + GOOD_PNG[-19:],

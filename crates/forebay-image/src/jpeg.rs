@@ -66,7 +66,9 @@ fn failed(error: &JpegError) -> ImageError {
 /// A decoder that is bounded.
 fn bounded(data: &[u8]) -> Result<Decoder<'_>, ImageError> {
     let limits = DecodeLimits { max_pixels: MAX_PIXELS, max_scans: MAX_SCANS, ..DecodeLimits::default() };
-    Decoder::new_with_limits(data, limits).map_err(|error| failed(&error))
+    let mut decoder = Decoder::new_with_limits(data, limits).map_err(|error| failed(&error))?;
+    decoder.set_block_smoothing(true);
+    Ok(decoder)
 }
 
 /// Decodes what `crop` needs for a result of `spec`.
@@ -82,7 +84,7 @@ pub(crate) fn decode(
         return inks(data, frame, spec);
     }
     let is_enlarged = crop.height * MAX_ENLARGED < f64::from(spec.height);
-    let eighths = if frame.is_lossless { 8 } else { reduced(spec, crop) };
+    let eighths = if frame.is_lossless || frame.is_guessed { 8 } else { reduced(spec, crop) };
     match (eighths, frame.planes) {
         (8, Some(sampling)) if !is_enlarged => in_planes(data, frame, sampling, spec, crop),
         (eighths, _) => interleaved(data, frame, spec, crop, eighths),
@@ -187,6 +189,10 @@ fn interleaved(
 /// Decodes a whole image of four components that are sampled differently, which the decoder does
 /// not enlarge.
 fn inks(data: &[u8], frame: &Frame, spec: &ImageSpec) -> Result<Pixels, ImageError> {
+    if frame.is_guessed {
+        let found = "scans that lack coefficients";
+        return Err(ImageError::new("JPEG: four sampled components", frame.offset, "all scans", found));
+    }
     let image = bounded(data)?.decode_raw().map_err(|error| failed(&error))?;
     let (width, height) = (usize::from(frame.width), usize::from(frame.height));
     let most = [0, 1].map(|axis| frame.sampling.map(|factors| factors[axis]).into_iter().max().unwrap_or(1));

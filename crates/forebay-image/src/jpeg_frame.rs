@@ -4,7 +4,7 @@
 //! image to decode, and lets a decoder end after the last row that a crop needs.
 
 use crate::error::ImageError;
-use crate::jpeg_markers::{self, APP14, EOI, Marker, Markers, SOI, SOS, is_frame, wrong};
+use crate::jpeg_markers::{self, APP14, Checked, EOI, Marker, Markers, SOI, SOS, is_frame, wrong};
 
 /// Where an Adobe segment says how colors are transformed; 0: they are not.
 const ADOBE_TRANSFORM: usize = 11;
@@ -29,6 +29,8 @@ pub(crate) struct Frame {
     pub(crate) adobe: Option<u8>,
     /// Whether pixels are predicted, not transformed: there are no blocks to reduce.
     pub(crate) is_lossless: bool,
+    /// Whether scans lack coefficients, which are guessed from the whole image.
+    pub(crate) is_guessed: bool,
     /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
     pub(crate) is_sequential: bool,
     /// Offset of the header \[bytes\].
@@ -45,7 +47,7 @@ impl Frame {
         if data.get(..2) != Some(&[0xff, SOI]) {
             return Err(wrong("start of the image", 0, "ff d8", hex(data)));
         }
-        let end = jpeg_markers::check(data)?;
+        let Checked { end, is_guessed } = jpeg_markers::check(data)?;
         let mut frame: Option<Self> = None;
         let mut adobe: Option<u8> = None;
         let mut markers = Markers::new(&data[..end]);
@@ -73,12 +75,13 @@ impl Frame {
                         height: u16::from_be_bytes([*h0, *h1]),
                         components: *components,
                         unit_rows: 8 * vertical.unwrap_or(1),
-                        is_usual: is_usual(rest) && !is_lossless,
+                        is_usual: is_usual(rest) && !is_lossless && !is_guessed,
                         planes: planes(rest, u16::from_be_bytes([*w0, *w1]))
                             .filter(|_| matches!(code, 0xc0..=0xc2)),
                         sampling,
                         adobe: None,
                         is_lossless,
+                        is_guessed,
                         is_sequential: matches!(code, 0xc0 | 0xc1),
                         offset: at - 2,
                         end,

@@ -31,8 +31,8 @@ const BLOCK_VALUES: usize = 64;
 const MAX_SYMBOL: u8 = 15;
 const MAX_LOSSLESS_SYMBOL: u8 = 16;
 
-/// Coefficients, from the first on, that a progressive image has to have in full: libjpeg makes
-/// smooth guesses of others (jdcoefct.c).
+/// Coefficients, from the first on, of a progressive image of which libjpeg makes smooth guesses if
+/// scans lack them (jdcoefct.c).
 const NEEDED: u8 = 10;
 
 /// Most bits that a scan leaves to later ones.
@@ -91,6 +91,11 @@ pub(crate) fn is_frame(code: u8) -> bool {
     matches!(code, 0xc0..=0xcf) && !matches!(code, DHT | 0xc8 | DAC)
 }
 
+/// Whether a marker after the pixels of an image has a segment that libjpeg reads or skips.
+fn is_known(code: u8) -> bool {
+    matches!(code, DHT | DAC | SOS | DQT | DRI | DNL | 0xe0..=0xef | 0xfe)
+}
+
 /// What is wrong with a Huffman table, if a scan uses it.
 #[derive(Clone, Copy, Default)]
 struct Huffman {
@@ -99,18 +104,35 @@ struct Huffman {
     largest_symbol: u8,
 }
 
-/// Checks all segments, and returns where the image ends \[bytes\].
-pub(crate) fn check(data: &[u8]) -> Result<usize, ImageError> {
-    let (mut frame, mut scans, mut progress) = (None, 0, Progress::default());
+/// What the markers say of a sound image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Where the image ends \[bytes\].
+    pub(crate) end: usize,
+    /// Whether its scans lack coefficients, which libjpeg guesses from the blocks beside.
+    pub(crate) is_guessed: bool,
+}
+
+/// Checks all segments.
+pub(crate) fn check(data: &[u8]) -> Result<Checked, ImageError> {
+    let (mut frame, mut components, mut scans, mut progress) = (None, None, 0, Progress::default());
     let (mut has_restarts, mut next_restart) = (false, RST);
+    // Whether all pixels have come: what is cut off then is no part of the image.
+    let mut is_whole = false;
     let mut tables = [[Huffman::default(); TABLES]; 2];
     let mut markers = Markers::new(data);
-    while let Some(Marker { code, at, segment }) = markers.next()? {
-        match code {
-            EOI => {
-                progress.end(at)?;
-                return Ok(at);
+    loop {
+        let Marker { code, at, segment } = match markers.next() {
+            Ok(Some(marker)) => marker,
+            Ok(None) => break,
+            // libjpeg waits for the rest of a segment that it knows.
+            Err(_) if is_whole && is_known(data[markers.at - 1]) => {
+                return progress.end(markers.at - 2, frame);
             }
+            Err(error) => return Err(error),
+        };
+        match code {
+            EOI => return progress.end(at, frame),
             SOI => return Err(wrong("marker", at - 2, "one start of the image", "a second one")),
             DHT => huffman(segment, at, &mut tables)?,
             DAC => conditioning(segment, at)?,
@@ -121,6 +143,7 @@ pub(crate) fn check(data: &[u8]) -> Result<usize, ImageError> {
                 };
                 has_restarts = high | low != 0;
             }
+            RST..=0xd7 if is_whole && at == data.len() => return progress.end(at - 2, frame),
             RST..=0xd7 if scans > 0 => {
                 if !has_restarts || code != next_restart {
                     let expected =
@@ -133,12 +156,14 @@ pub(crate) fn check(data: &[u8]) -> Result<usize, ImageError> {
                 scan(segment, at, frame.unwrap_or(0xc0), &tables)?;
                 scans += 1;
                 next_restart = RST;
+                is_whole = matches!(frame, Some(0xc0 | 0xc1)) && segment.first() == components;
                 progress.scan(segment);
             }
             _ if is_frame(code) => {
                 if frame.replace(code).is_some() {
                     return Err(wrong("frame header", at - 2, "one", "a second one"));
                 }
+                components = segment.get(5);
                 progress = Progress::of(code, segment);
             }
             // Restarts before any scan, and segments that say nothing of pixels.
@@ -155,8 +180,7 @@ pub(crate) fn check(data: &[u8]) -> Result<usize, ImageError> {
             "the end of the data",
         ));
     }
-    progress.end(data.len())?;
-    Ok(data.len())
+    progress.end(data.len(), frame)
 }
 
 /// The components of a progressive image, and which of the coefficients that are needed scans have
@@ -183,17 +207,18 @@ impl Progress {
         }
     }
 
-    /// Refuses what libjpeg makes guesses of: it does so once each component has its first
-    /// coefficient.
-    fn end(&self, at: usize) -> Result<(), ImageError> {
+    /// Says whether libjpeg makes guesses: it does so once each component has its first
+    /// coefficient. Those of arithmetic coding are refused, as the decoder makes none there.
+    fn end(&self, at: usize, frame: Option<u8>) -> Result<Checked, ImageError> {
         let has_first = self.0.iter().all(|(_, done)| done & 1 == 1);
-        match self.0.iter().find(|(_, done)| *done != (1 << NEEDED) - 1) {
-            Some((id, done)) if has_first => {
+        let lacking = self.0.iter().find(|(_, done)| has_first && *done != (1 << NEEDED) - 1);
+        match lacking {
+            Some((id, done)) if frame == Some(0xca) => {
                 let expected = format!("coefficients 0 to {} of each component", NEEDED - 1);
                 let found = format!("{} of component {id}", done.count_ones());
                 Err(wrong("scans of a progressive image", at, &expected, found))
             }
-            _ => Ok(()),
+            _ => Ok(Checked { end: at, is_guessed: lacking.is_some() }),
         }
     }
 }
@@ -336,6 +361,10 @@ mod tests {
 
     const SEQUENTIAL: [u8; 3] = [0, 63, 0];
 
+    fn end(image: &[u8]) -> usize {
+        check(image).unwrap().end
+    }
+
     /// What is refused of an image.
     fn refused(segments: &[Vec<u8>]) -> String {
         check(&image(segments)).err().map_or_else(String::new, |error| error.what)
@@ -348,10 +377,32 @@ mod tests {
     #[test]
     fn the_end_of_the_image_is_that_of_its_first_end_marker() {
         let sound = image(&[frame(0xc0), scan_of(SEQUENTIAL)]);
-        assert_eq!(check(&sound), Ok(sound.len() - 4));
+        assert_eq!(end(&sound), sound.len() - 4);
         let later = [&sound[..], &[0xff, EOI]].concat();
-        assert_eq!(check(&later), Ok(sound.len() - 4));
-        assert_eq!(check(&sound[..sound.len() - 6]), Ok(sound.len() - 6));
+        assert_eq!(end(&later), sound.len() - 4);
+        assert_eq!(end(&sound[..sound.len() - 6]), sound.len() - 6);
+    }
+
+    #[test]
+    fn a_broken_end_marker_ends_an_image_that_is_whole() {
+        let sequential = [frame(0xc0), scan_of(SEQUENTIAL)];
+        let progressive = [frame(0xc2), scan_of([0; 3])];
+        for (segments, is_whole) in
+            [(&sequential[..], true), (&progressive, false), (&sequential[..1], false)]
+        {
+            let sound = image(segments);
+            let cut = |last| [&sound[..sound.len() - 5], &[last]].concat();
+            assert!(check(&cut(0x41)).is_err() && check(&cut(0xd8)).is_err());
+            for last in [0xd0, 0xd5, 0xe0, 0xfe] {
+                let broken = cut(last);
+                let found = check(&broken).map(|checked| checked.end);
+                if is_whole {
+                    assert_eq!(found, Ok(broken.len() - 2), "{last:02x}");
+                } else if last > 0xd7 {
+                    assert!(found.is_err(), "{last:02x}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -360,7 +411,7 @@ mod tests {
             let scans = if code == 0xc9 { vec![SEQUENTIAL] } else { vec![[0; 3], [1, 63, 0]] };
             let scans = scans.into_iter().flat_map(scan_of).collect();
             let sound = image(&[frame(code), scans]);
-            assert_eq!(check(&sound), Ok(sound.len() - 4));
+            assert_eq!(end(&sound), sound.len() - 4);
             for cut in [5, 6, 7, 9] {
                 assert!(check(&sound[..sound.len() - cut]).is_err(), "{code:02x} without {cut} bytes");
             }
@@ -421,21 +472,27 @@ mod tests {
     }
 
     #[test]
-    fn scans_of_a_progressive_image_complete_its_first_coefficients() {
-        for (scans, is_sound) in [
-            (&[[0, 0, 0], [1, 63, 0]][..], true),
-            (&[[0, 0, 1], [1, 5, 0], [6, 63, 0], [0, 0, 0x10]], true),
-            (&[[0, 0, 0], [1, 9, 0]], true),
-            (&[[0, 0, 0]], false),
-            (&[[1, 63, 0]], true),
-            (&[], true),
-            (&[[0, 0, 1], [1, 63, 0]], true),
-            (&[[0, 0, 0], [1, 63, 1]], false),
-            (&[[0, 0, 0], [1, 8, 0]], false),
+    fn coefficients_that_scans_lack_are_guessed() {
+        for (scans, is_guessed) in [
+            (&[[0, 0, 0], [1, 63, 0]][..], false),
+            (&[[0, 0, 1], [1, 5, 0], [6, 63, 0], [0, 0, 0x10]], false),
+            (&[[0, 0, 0], [1, 9, 0]], false),
+            (&[[0, 0, 0]], true),
+            (&[[1, 63, 0]], false),
+            (&[], false),
+            (&[[0, 0, 1], [1, 63, 0]], false),
+            (&[[0, 0, 0], [1, 63, 1]], true),
+            (&[[0, 0, 0], [1, 8, 0]], true),
         ] {
-            let segments: Vec<_> =
-                [frame(0xc2)].into_iter().chain(scans.iter().copied().map(scan_of)).collect();
-            assert_eq!(is_refused(&segments), !is_sound, "{scans:?}");
+            for code in [0xc2, 0xca] {
+                let segments: Vec<_> =
+                    [frame(code)].into_iter().chain(scans.iter().copied().map(scan_of)).collect();
+                let found = check(&image(&segments)).map(|checked| checked.is_guessed);
+                match found {
+                    Ok(found) => assert_eq!(found, is_guessed, "{code:02x}: {scans:?}"),
+                    Err(_) => assert!(code == 0xca && is_guessed, "{code:02x}: {scans:?}"),
+                }
+            }
         }
     }
 
