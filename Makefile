@@ -24,7 +24,7 @@ RUST_SOURCES := $(shell find crates lab/crates run -name '*.rs' -o -name Cargo.t
 PYTHON_SOURCES := python lab tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long fuzz-run test-frameworks test-gluster lint format docs bench clean
+.PHONY: help build demo test test-all test-long fuzz-run test-frameworks test-gluster lint format docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,10 +45,13 @@ build: $(VENV)/.built  ## build forebay and forebay-lab (release), and install b
 demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes demo.html
 	$(BIN)/forebay demo
 
-test: build  ## all tests, about half an hour on 2 cores; the last line is the count
+test: build  ## the tests to run before a commit; the last line is the count, those above it say what was left out
 	$(BIN)/python scripts/run_tests.py $(PROFILE_OPTION) $(TEST_OPTIONS)
 
-test-long: build  ## longer runs of the same tests
+test-all: build  ## all tests, about half an hour on 2 cores; the last line is the count
+	$(BIN)/python scripts/run_tests.py --all $(PROFILE_OPTION) $(TEST_OPTIONS)
+
+test-long: build  ## longer runs of all tests
 	$(BIN)/python scripts/run_tests.py --long
 
 fuzz-run: build  ## 10,000,000 random file operations with and without the preload library

@@ -9,6 +9,11 @@ The closing line stands alone at the end:
 
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
 
+By default (`make test`) a part of the tests runs: no suite `loom`, fewer cases of Rust's
+properties, and of the Python tests what tests/support/selection.py chooses. `--all`
+(`make test-all`) runs all. What a run leaves out counts neither as passed nor as failed; lines
+before the closing one name it.
+
 The suite `frameworks` runs only where it is asked for: by its name, or with `--frameworks`.
 scripts/frameworks.py makes its environment, while the other suites run. With `--frameworks` the
 machine need not have its packages: a line before the closing one then says so.
@@ -30,9 +35,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # What the tests look at to run longer.
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
+# Properties have 256 cases by default.
+SHORT = {"PROPTEST_CASES": "64"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
-# Tests also wait: three processes keep two cores busy. They take 13 min in all.
+# Tests also wait: three processes keep two cores busy.
 # The tests of a file stay together, because they share fixtures; conftest.py orders the files.
 PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8))]
 PARALLEL += ["--dist", "loadfile", "--no-loadscope-reorder"]
@@ -42,6 +49,8 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 # Exit status of scripts/frameworks.py where its packages cannot be had.
 UNAVAILABLE = 69
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+# What tests/support/selection.py prints of those that a short run leaves out.
+LEFT_OUT = re.compile(r"^\d+ tests run only by make test-all$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +126,20 @@ def rust(title: str, command: list[str], environment: dict[str, str]) -> Counts:
     return count_rust(lines).ended(returncode)
 
 
-def pytest(title: str, interpreter: str, arguments: list[str], environment: dict[str, str]) -> Counts:
-    """Run a Python suite with an interpreter."""
+def left_out(lines: Iterable[str]) -> list[str]:
+    """Return the lines that say what a short run of pytest has left out."""
+    return [line for line in map(str.strip, lines) if LEFT_OUT.match(line)]
+
+
+def pytest(
+    title: str, interpreter: str, arguments: list[str], environment: dict[str, str]
+) -> tuple[Counts, list[str]]:
+    """Run a Python suite; return the counts, and lines on what it has left out."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [interpreter, "-m", "pytest", f"--junit-xml={report}", *arguments]
-        _, returncode = run(title, command, BYTECODE | environment)
-        return count_junit(report).ended(returncode)
+        lines, returncode = run(title, command, BYTECODE | environment)
+        return count_junit(report).ended(returncode), left_out(lines)
 
 
 def make_frameworks() -> subprocess.Popen[str]:
@@ -146,7 +162,7 @@ def frameworks(making: subprocess.Popen[str], optional: bool) -> tuple[Counts, s
     if returncode != 0:
         return Counts(failed=1), ""
     interpreter = str(ROOT / ".venv-frameworks/bin/python")
-    return pytest("frameworks", interpreter, [*PARALLEL, "tests/frameworks"], {}), ""
+    return pytest("frameworks", interpreter, [*PARALLEL, "tests/frameworks"], {})[0], ""
 
 
 def loom_tests() -> dict[str, list[str]]:
@@ -160,22 +176,30 @@ def loom_tests() -> dict[str, list[str]]:
 def main() -> int:
     """Run everything that was asked for; return 0 if nothing failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--long", action="store_true", help="also the long runs of the same tests")
+    parser.add_argument("--all", action="store_true", help="all tests, not a part of them (make test-all)")
+    parser.add_argument("--long", action="store_true", help="all, and the long runs of the same tests")
     parser.add_argument("--jobs", default="2", help="parallel compilations of cargo")
     parser.add_argument("--profile", help="of cargo, for the suite rust (default: dev; with --long, release)")
     parser.add_argument(
         "--frameworks", action="store_true", help="also the suite frameworks, where its packages can be had"
     )
     parser.add_argument(
-        "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} (default: all but the last)"
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help=f"{', '.join(SUITES)} (default: rust and python, with --all or --long loom as well)",
     )
     options = parser.parse_args()
     options.profile = options.profile or ("release" if options.long else "dev")
-    suites = options.suites or list(SUITES[:-1])
+    short = not (options.all or options.long)
+    suites = options.suites or ["rust", *([] if short else ["loom"]), "python"]
     if unknown := set(suites) - set(SUITES):
         parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
 
     counts, notes = Counts(), []
+    if short and not options.suites:
+        notes.append("loom runs only by make test-all")
+    environment = LONG if options.long else SHORT if short else {}
     making = make_frameworks() if "frameworks" in suites or options.frameworks else None
     if "rust" in suites:
         command = [
@@ -186,9 +210,12 @@ def main() -> int:
             f"-j{options.jobs}",
             f"--profile={options.profile}",
         ]
+        if short:
+            # No documentation tests: each crate's takes seconds, whether it has any or not.
+            command += ["--lib", "--bins", "--tests"]
         if options.long:
             command += ["--", "--include-ignored"]
-        counts += rust("rust", command, LONG if options.long else {})
+        counts += rust("rust", command, environment)
     if "loom" in suites:
         command = ["cargo", "test", "--no-fail-fast", f"-j{options.jobs}"]
         for crate, names in loom_tests().items():
@@ -201,7 +228,9 @@ def main() -> int:
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target), **UNOPTIMISED})
     if "python" in suites:
-        counts += pytest("python", sys.executable, PARALLEL, LONG if options.long else {})
+        found, left = pytest("python", sys.executable, [*PARALLEL, *["--short"] * short], environment)
+        counts += found
+        notes += left
     if making:
         found, note = frameworks(making, optional="frameworks" not in suites)
         counts += found

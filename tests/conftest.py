@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import support
-from support import disk_use, sweeps
+from support import disk_use, selection
 from support.cluster import mpi
 from support.ranks import plain
 from support.ranks.pool import Pool
@@ -54,27 +54,30 @@ KEPT = ("FOREBAY_LONG_TESTS", "FOREBAY_TEST_BUILD")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--short",
+        action="store_true",
+        help="leave out what only `make test-all` runs: tests marked full, and most combinations of parameters",
+    )
+
+
 def pytest_collection_modifyitems(config, items):
-    """Begin with the slowest files; leave long tests and most of sweeps to `make test-long`."""
+    """Begin with the slowest files; leave out what this run is too short for."""
     place = {name: number for number, name in enumerate(SLOW_FILES)}
     items.sort(key=lambda item: place.get(item.path.name, len(SLOW_FILES)))
     if support.LONG:
         return
-    families = {}
-    for item in items:
-        if item.get_closest_marker("sweep"):
-            families.setdefault((item.path, item.originalname), []).append(item)
-    later = {item for item in items if item.get_closest_marker("long")}
-    for family in families.values():
-        together = family[0].get_closest_marker("sweep").kwargs["together"]
-        kept = sweeps.chosen([item.callspec.params for item in family], together)
-        later |= {item for place, item in enumerate(family) if place not in kept}
+    kept = everything = selection.kept(items, short=False)
+    if config.getoption("short"):
+        kept = selection.kept(items, short=True)
+        config.stash[selection.LEFT_TO_ALL] = len(everything - kept)
     # A case that is asked for by its name is run.
     named = {name for argument in config.args if (name := argument.rpartition("::")[2]).endswith("]")}
-    later = {item for item in later if item.name not in named}
-    if later:
-        config.hook.pytest_deselected(items=sorted(later, key=items.index))
-        items[:] = [item for item in items if item not in later]
+    left = [item for item in items if item not in kept and item.name not in named]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item in kept or item.name in named]
 
 
 def pytest_configure(config):
@@ -102,6 +105,7 @@ def pytest_sessionfinish(session):
     """Send what a parallel worker has seen to the process that started it."""
     if hasattr(session.config, "workerinput"):
         session.config.workeroutput["disk"] = session.config.stash[disk_use.KEY].seen()
+        session.config.workeroutput["left"] = session.config.stash.get(selection.LEFT_TO_ALL, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -109,12 +113,16 @@ def pytest_testnodedown(node):
     """Take what a parallel worker has seen; one that crashed has sent nothing."""
     if seen := getattr(node, "workeroutput", {}).get("disk"):
         node.config.stash[disk_use.KEY].take(seen)
+        # All workers collect the same tests.
+        node.config.stash[selection.LEFT_TO_ALL] = node.workeroutput["left"]
 
 
 def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("disk")
     for line in config.stash[disk_use.KEY].report(5):
         terminalreporter.write_line(line)
+    if left := config.stash.get(selection.LEFT_TO_ALL, 0):
+        terminalreporter.write_line(selection.left_out(left))
 
 
 @pytest.fixture(autouse=True)

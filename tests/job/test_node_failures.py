@@ -193,6 +193,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim", FEWER)
 def test_a_loss_at_the_start_is_told(drill, victim):
     # Rank 3 keeps the others waiting while they make the loader; a rank that was killed before
@@ -226,6 +227,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("place", "victim", "strategy"), EXACT)
 def test_a_loss_at_an_exact_place_is_told_and_a_stop_there_is_none(drill, place, victim, strategy):
     one = drill({"strategy": strategy, "order": "sequential"}, drills={victim: f"stop:{place}"})
@@ -238,6 +240,7 @@ def test_a_loss_at_an_exact_place_is_told_and_a_stop_there_is_none(drill, place,
     one.check_told([victim], [victim])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim", FEWER)
 def test_a_loss_at_the_end_of_an_epoch_is_told(drill, victim):
     one = drill({"order": "shuffle"}, wait=["end"])

@@ -18,6 +18,7 @@ ALL = (
 )
 
 
+@pytest.mark.full
 def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     status, result = run_json(
         capsys, data, "--ranks", 3, "--batch-size", 16, "--epochs", 2, "--repetitions", 1, "--compute", "2ms",
@@ -60,6 +61,7 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     assert "sample" not in json.dumps(result["warnings"])
 
 
+@pytest.mark.full
 def test_the_program_in_the_documentation_hands_out_what_its_order_says(capsys, data, tmp_path):
     example = (support.ROOT / "docs/bench.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "lookup.py").write_text(example)
@@ -82,6 +84,7 @@ def test_tf_data_hands_out_every_sample_of_tfrecord_files(capsys, tmp_path):
     assert row["digest_epoch"] is not None
 
 
+@pytest.mark.full
 @pytest.mark.mpi
 def test_both_launchers_hand_out_the_same_and_count_the_same(capsys, data):
     found = {}
@@ -119,6 +122,7 @@ def test_a_program_that_dies_is_reported_with_its_last_words_and_the_others_go_o
     assert "samples were not verified" in out
 
 
+@pytest.mark.full
 @pytest.mark.mpi
 def test_a_rank_that_dies_under_mpi_takes_its_row_along_and_no_other(capsys, data, own_baselines):
     status, result = run_json(
@@ -144,6 +148,7 @@ def test_what_a_program_raised_is_told_beside_the_words_of_the_launcher(
     assert re.search(r"bench: rank [01]: ValueError: boom \(.*own\.py, line \d+\)", out), out
 
 
+@pytest.mark.full
 def test_a_program_that_hangs_is_ended_after_the_timeout(capsys, data, own_baselines):
     rows, timeout_s = {}, 2
     # One that does not hang has to be done by then.
@@ -176,6 +181,7 @@ def test_other_bytes_and_other_samples_are_found_and_the_step_is_named(capsys, d
     assert rows_of(result)["loses@sequential"]["digest_epoch"] is None
 
 
+@pytest.mark.full
 def test_a_part_of_an_epoch_or_of_a_job_is_compared_by_steps_only(capsys, data):
     status, result = run_json(
         capsys, data, "--ranks", 2, "--world-size", 4, "--steps", 3, "--batch-size", 16, "--repetitions", 1,
@@ -222,6 +228,7 @@ def test_the_table_tells_rows_limit_and_warnings(capsys, data):
     assert "h5py@sequential skipped: reads hdf5, the data set is lmdb" in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False])
 def test_samples_of_hdf5_files_are_those_that_h5py_reads(capsys, tmp_path, plain):
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
@@ -266,6 +273,7 @@ def test_wrong_use_is_refused_before_anything_runs(capsys, data, arguments, mess
     assert message in err
 
 
+@pytest.mark.full
 def test_records_that_are_no_samples_are_told_by_the_program_that_would_hand_them_out(capsys, tmp_path):
     import lmdb
 

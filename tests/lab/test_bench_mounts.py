@@ -60,6 +60,7 @@ def test_nodes_are_mounted_for_the_run_and_begin_cold(capsys, data, all_unmounte
     assert len(list(Path(os.environ["FOREBAY_CACHE_DIR"]).glob("*.forebay"))) <= 1
 
 
+@pytest.mark.full
 @emulator.needs_fuse
 def test_further_nodes_join_a_mount_that_was_there_and_it_stays(capsys, data, all_unmounted, tmp_path):
     point = tmp_path / "mount"
@@ -85,6 +86,7 @@ def test_an_interrupted_bench_unmounts_its_nodes(data, own_baselines, all_unmoun
     interrupted(data, own_baselines, tmp_path / "scratch", "--pfs", "lustre-ssd", "--time-scale", "1")
 
 
+@pytest.mark.full
 def test_a_bench_that_is_told_to_end_leaves_nothing_either(data, own_baselines, tmp_path):
     interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", "processes", by=signal.SIGTERM)
 
@@ -97,6 +99,7 @@ def test_an_unknown_file_system_is_refused(capsys, data, all_unmounted):
     assert "lustre-hdd" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("launcher", ["processes", pytest.param("mpi", marks=pytest.mark.mpi)])
 def test_an_interrupted_bench_leaves_nothing(data, own_baselines, tmp_path, launcher):
     interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", launcher)

@@ -125,6 +125,7 @@ def test_where_nodes_cannot_be_made_the_result_says_so_and_why(capsys, data, mon
     assert not any("environment" in warning for warning in result["warnings"])
 
 
+@pytest.mark.full
 @nodes.needs_nodes
 @pytest.mark.mpi
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *[signal.SIGTERM] * support.LONG])
@@ -165,6 +166,7 @@ def test_the_ladder_is_the_rows_of_the_paper_in_their_order():
     assert [row.name for row in rows] == [*ladder, "forebay@group"]
 
 
+@pytest.mark.full
 def test_a_global_batch_is_shared_out_between_the_ranks_of_the_job(capsys, data):
     arguments = [
         data,

@@ -102,6 +102,7 @@ def wrapper(tmp_path):
     return make
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("launcher", ["processes", pytest.param("mpi", marks=pytest.mark.mpi)])
 def test_each_rank_of_the_row_is_started_through_the_wrapper_with_its_variables(
     capsys, data, wrapper, launcher
@@ -121,6 +122,7 @@ def test_each_rank_of_the_row_is_started_through_the_wrapper_with_its_variables(
     assert result["rows"][1]["environment"] == {"SPECIAL": "a b"}
 
 
+@pytest.mark.full
 def test_a_wrapper_that_is_not_there_fails_its_row_only(capsys, data):
     status, result = run_json(
         capsys, data, *SMALL, "--launcher", "processes", "--strategies", "forebay,forebay+w",
@@ -131,6 +133,7 @@ def test_a_wrapper_that_is_not_there_fails_its_row_only(capsys, data):
     assert "cannot execute /no/such/program" in result["rows"][1]["error"]
 
 
+@pytest.mark.full
 @emulator.needs_fuse
 def test_tiers_are_emulated_writable_empty_in_each_run_and_a_node_has_its_own(capsys, data, wrapper):
     command, seen = wrapper(
@@ -215,6 +218,7 @@ with connection:
 # --- epochs ---
 
 
+@pytest.mark.full
 @emulator.needs_fuse
 def test_each_epoch_has_its_time_and_what_the_file_system_counted(capsys, data):
     status, out, err = run(

@@ -29,6 +29,7 @@ def test_wrong_use_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]
     assert "expected" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.mpi
 def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(place: Path, capsys: pytest.CaptureFixture[str]):
     code = main(

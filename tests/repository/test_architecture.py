@@ -14,7 +14,7 @@ from forebay import options
 from forebay.cli import commands
 from forebay_lab import PRESETS
 from forebay_lab import cli as lab_cli
-from support import ROOT, run_python
+from support import ROOT, run_python, selection
 from support.import_circles import Crate, Package
 
 
@@ -223,6 +223,12 @@ def test_results_of_all_suites_are_summed_in_one_line(tmp_path):
     assert run_tests.Counts(5).closing_line() == "5 passed, 0 failed"
 
 
+def test_what_a_short_run_leaves_out_is_found_in_its_output():
+    run_tests = load("run_tests")
+    printed = ["2 passed, 3 deselected in 0.10s\n", selection.left_out(3) + "\n"]
+    assert run_tests.left_out(printed) == ["3 tests run only by make test-all"]
+
+
 def test_a_suite_that_ends_badly_without_a_failed_test_counts_as_one_failure(tmp_path):
     run_tests = load("run_tests")
     assert run_tests.count_rust(["error[E0308]: mismatched types\n"]).ended(101).failed == 1
@@ -250,7 +256,8 @@ def test_frameworks_that_cannot_be_had_are_said_not_to_have_run_where_that_is_al
 
 
 @pytest.mark.parametrize(
-    "target", ["build", "demo", "test", "test-long", "test-frameworks", "lint", "bench", "help"]
+    "target",
+    ["build", "demo", "test", "test-all", "test-long", "test-frameworks", "lint", "bench", "help"],
 )
 def test_the_makefile_has_its_targets(target):
     makefile = (ROOT / "Makefile").read_text()

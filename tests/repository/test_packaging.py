@@ -10,8 +10,13 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import forebay
 from support import DEADLINE_S, ROOT
+
+# It builds a wheel and an sdist.
+pytestmark = pytest.mark.full
 
 LIBRARY = "libforebay_preload.so"
 

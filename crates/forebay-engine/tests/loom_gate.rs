@@ -1,6 +1,6 @@
 //! Model check of the gate: nobody reads without the token.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! Run by `make test-all`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
 //! 'loom_*'`.
 #![cfg(loom)]
 

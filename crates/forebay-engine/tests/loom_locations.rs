@@ -1,7 +1,7 @@
 //! Model check of the ring of locations: a root that writes over steps, and a planner that reads
 //! them.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! Run by `make test-all`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
 //! 'loom_*'`.
 #![cfg(loom)]
 

@@ -1,7 +1,7 @@
 //! Model check of the staging protocol: every interleaving of a reader and gatherers that share one
 //! block's memory.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! Run by `make test-all`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
 //! 'loom_*'`.
 #![cfg(loom)]
 

@@ -23,6 +23,8 @@ import support
 
 # A watchdog against hangs [s], never a measurement.
 DEADLINE_S = support.DEADLINE_S
+# How long a process may take to end by itself [s] before it is killed.
+ENDS_WITHIN_S = 10
 
 _jobs = itertools.count()
 
@@ -105,10 +107,12 @@ class Rank:
         return self.process.is_alive()
 
     def end(self) -> None:
-        """End it."""
+        """End it: by itself if it can, so that it writes what measures coverage."""
+        self._pipe.close()
+        if not self.busy:
+            self.process.join(ENDS_WITHIN_S)
         self.process.kill()
         self.process.join()
-        self._pipe.close()
 
 
 class Pool:
