@@ -24,7 +24,7 @@ RUST_SOURCES := $(shell find crates lab/crates run -name '*.rs' -o -name Cargo.t
 PYTHON_SOURCES := python lab tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-long fuzz-run test-frameworks test-gluster lint format docs bench clean
+.PHONY: help build demo test test-all test-long coverage fuzz-run test-frameworks test-gluster lint format docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-all: build  ## all tests, about half an hour on 2 cores; the last line is t
 
 test-long: build  ## longer runs of all tests
 	$(BIN)/python scripts/run_tests.py --long
+
+coverage: build  ## line coverage of Python and Rust by `make test` and by `make test-all`; builds and runs both, for an hour or two
+	$(BIN)/python scripts/measure_coverage.py
 
 fuzz-run: build  ## 10,000,000 random file operations with and without the preload library
 	FOREBAY_LONG_TESTS=1 $(BIN)/python -m pytest tests/run/test_preload_random.py

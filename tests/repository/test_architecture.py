@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -229,6 +230,24 @@ def test_what_a_short_run_leaves_out_is_found_in_its_output():
     assert run_tests.left_out(printed) == ["3 tests run only by make test-all"]
 
 
+def test_coverage_counts_lines_of_our_sources_only(tmp_path):
+    coverage = load("measure_coverage")
+    names = {
+        tmp_path / "crates/forebay-io/src/lib.rs": 10,
+        tmp_path / "lab/crates/forebay-pfs/src/deep/server.rs": 20,
+        tmp_path / "run/forebay-preload/src/lib.rs": 40,
+        tmp_path / "crates/forebay-io/tests/all.rs": 100,
+        tmp_path / "target/crates/x/src/lib.rs": 200,
+        Path("/root/.cargo/registry/src/crates/y/src/lib.rs"): 400,
+    }
+    files = [
+        {"filename": str(path), "summary": {"lines": {"count": count, "covered": count // 2}}}
+        for path, count in names.items()
+    ]
+    assert coverage.sum_of_ours({"data": [{"files": files}]}, tmp_path) == coverage.Lines(70, 35)
+    assert str(coverage.Lines(3000, 2000)) == "66.67 % (2,000 of 3,000)"
+
+
 def test_a_suite_that_ends_badly_without_a_failed_test_counts_as_one_failure(tmp_path):
     run_tests = load("run_tests")
     assert run_tests.count_rust(["error[E0308]: mismatched types\n"]).ended(101).failed == 1
@@ -257,7 +276,18 @@ def test_frameworks_that_cannot_be_had_are_said_not_to_have_run_where_that_is_al
 
 @pytest.mark.parametrize(
     "target",
-    ["build", "demo", "test", "test-all", "test-long", "test-frameworks", "lint", "bench", "help"],
+    [
+        "build",
+        "demo",
+        "test",
+        "test-all",
+        "test-long",
+        "coverage",
+        "test-frameworks",
+        "lint",
+        "bench",
+        "help",
+    ],
 )
 def test_the_makefile_has_its_targets(target):
     makefile = (ROOT / "Makefile").read_text()
