@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from forebay_lab.bench import workload
+from forebay_lab.bench.node_memory import memory_groups
 from studies.harness.sections import (
     DIRECTORY,
     MIB,
@@ -206,22 +206,16 @@ def mounted(*options: str) -> Iterator[Path]:
 @contextlib.contextmanager
 def small_memory(limit_bytes: int) -> Iterator[None]:
     """This process and its children in a control group of little memory, the emulator outside."""
-    group = Path("/sys/fs/cgroup/memory/forebay-study")
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
+    with memory_groups(1, limit_bytes) as (group,):
         (group / "cgroup.procs").write_text(str(os.getpid()))
-    except OSError as error:
-        sys.exit(f"a memory control group cannot be made here: {error}")
-    # Each of the four nodes takes a quarter of the control group for itself, which is one for all
-    # of them here.
-    os.environ["FOREBAY_MEMORY"] = "64MiB"
-    try:
-        yield
-    finally:
-        del os.environ["FOREBAY_MEMORY"]
-        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
-        group.rmdir()
+        # Each of the four nodes takes a quarter of the control group for itself, which is one for
+        # all of them here.
+        os.environ["FOREBAY_MEMORY"] = "64MiB"
+        try:
+            yield
+        finally:
+            del os.environ["FOREBAY_MEMORY"]
+            (group.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 
 STUDY = Study(

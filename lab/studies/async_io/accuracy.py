@@ -17,7 +17,8 @@ import numpy as np
 
 import forebay
 from forebay import Group
-from forebay_lab.demo.data import enlarge, part, render, vary
+from forebay_lab.bench.turns import student_quantile
+from forebay_lab.demo import data
 from forebay_lab.demo.model import Model
 from studies.harness.sections import Row, Scope
 
@@ -63,18 +64,12 @@ def against(base: np.ndarray, last: np.ndarray) -> Row:
     if error == 0:
         return {"difference": difference, "within_noise": "yes" if difference == 0 else "no"}
     freedom = error**4 / sum(variance**2 / (len(base) - 1) for variance in variances)
-    within = abs(difference / error) <= quantile(freedom)
+    within = abs(difference / error) <= student_quantile(freedom)
     return {
         "difference": difference,
         "welch_t": difference / error,
         "within_noise": "yes" if within else "no",
     }
-
-
-def quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t from a table of degrees of freedom."""
-    known = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
-    return known[min(max(int(freedom), 1), len(known)) - 1]
 
 
 def train(
@@ -96,19 +91,14 @@ def train(
 
 def digits(directory: Path, samples: int) -> tuple[dict[str, Path], np.ndarray, np.ndarray]:
     """Make the two files; return them with the images and labels that are held out."""
-    from sklearn.datasets import load_digits
-
-    pictures, classes = load_digits(return_X_y=True)
-    classes = classes.astype(np.int64)
-    enlarged = enlarge(pictures.reshape(-1, 8, 8))
-    training, held_out = part(classes, 0)
+    enlarged, classes = data.digits()
+    training, held_out = data.part(classes, 0)
     generator = np.random.default_rng(2)
     numbers = generator.integers(0, len(training), size=samples)
-    padded = np.pad(enlarged[training], ((0, 0), (4, 4), (4, 4)))
-    image, label = vary(padded, numbers, generator), classes[training[numbers]]
+    image, label = data.vary(data.pad(enlarged[training]), numbers, generator), classes[training[numbers]]
     directory.mkdir(parents=True, exist_ok=True)
     paths = {}
     for layout, places in {"mixed": np.arange(samples), "sorted": np.argsort(label, kind="stable")}.items():
         paths[layout] = directory / f"digits-{samples}-{layout}.npz"
         np.savez(paths[layout], image=image[places], label=label[places])
-    return paths, render(enlarged[held_out]), classes[held_out]
+    return paths, data.render(enlarged[held_out]), classes[held_out]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay_lab.bench.containers import masked_crc32c
+from studies.harness import small_files
 from studies.harness.sections import Row, Scope
 
 FILES, TINY_FILES = 1_000_000, 2_000
@@ -57,15 +57,7 @@ def files(scope: Scope) -> Path:
     """Return a folder of small files of 1 to 97 bytes, made once."""
     count = scope.pick(FILES, TINY_FILES)
     folder = scope.directory / f"folder-{count}"
-    if not folder.exists():
-        beside = folder.with_suffix(".partial")
-        shutil.rmtree(beside, ignore_errors=True)
-        for number in range(count):
-            directory = beside / f"class-{number // DIRECTORY_FILES:04d}"
-            if number % DIRECTORY_FILES == 0:
-                directory.mkdir(parents=True)
-            (directory / f"{number:08d}.txt").write_bytes(b"." * (1 + number % 97))
-        beside.rename(folder)
+    small_files.make(folder, count, DIRECTORY_FILES, "{:08d}.txt", lambda number: b"." * (1 + number % 97))
     return folder
 
 

@@ -21,7 +21,7 @@ from forebay_lab.ranks.rusage import transfers
 from studies.core import throttle
 from studies.core.row import WARM_UPS, Outcome, Row, ratio
 from studies.harness import datasets
-from studies.harness.feed import Feed
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope
 
 RATE_BYTES_S = 200_000_000
@@ -61,12 +61,12 @@ def _measure(scope: Scope, dataset: datasets.Set, batch: int) -> Outcome:
 
 def _drain(dataset: datasets.Set, batch: int) -> float:
     """Bytes of pages per second of one epoch."""
-    feed = Feed(dataset, "group", batch)
+    ours = MeasuredLoader(dataset, "group", batch)
     before = transfers().storage_bytes
-    seconds = feed.drain()
+    seconds = ours.drain()
     fetched = transfers().storage_bytes - before
-    share = feed.samples / dataset.samples
-    feed.close()
+    share = ours.samples / dataset.samples
+    ours.close()
     if fetched < 0.9 * share * dataset.page_bytes:
         raise RuntimeError(
             f"the file was not cold: expected {dataset.page_bytes} bytes fetched, found {fetched}"

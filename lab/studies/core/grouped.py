@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay_lab.bench.turns import in_turn
 from forebay_lab.ranks import page_cache
 from studies.core.plain import numpy_loop
-from studies.core.row import WARM_UPS, Outcome, Row, rate, ratio
+from studies.core.row import Outcome, Row, side_by_side
 from studies.harness import datasets
-from studies.harness.feed import Feed
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope
 
 
@@ -29,19 +28,13 @@ def _measure(scope: Scope, dataset: datasets.Set, batch: int) -> Outcome:
     datasets.with_npy(dataset)
     page_cache.warm(dataset.file)
     page_cache.warm(dataset.npy)
-    feed = Feed(dataset, "group", batch)
-    ids = feed.ids()
+    ours = MeasuredLoader(dataset, "group", batch)
+    ids = ours.ids()
     mapped = np.load(dataset.npy, mmap_mode="r").view(np.ndarray)
     into = np.ones((batch, dataset.record_bytes), np.uint8)
-    found = in_turn(
-        {"forebay": feed.drain, "numpy": lambda: numpy_loop(mapped, ids, into)}, scope.repetitions, WARM_UPS
+    return side_by_side(
+        scope, ours, "numpy loop", lambda: numpy_loop(mapped, ids, into), ours.samples * dataset.record_bytes
     )
-    middle, low, high = ratio(found["forebay"], found["numpy"])
-    moved = feed.samples * dataset.record_bytes
-    profile = feed.profile()
-    feed.close()
-    parts = (("forebay", rate(moved, found["forebay"])), ("numpy loop", rate(moved, found["numpy"])))
-    return Outcome(middle, low, high, parts, profile)
 
 
 ROWS = (

@@ -9,7 +9,7 @@ from forebay_lab.bench.turns import quartiles
 from forebay_lab.ranks import page_cache
 from studies.core.row import Outcome, Row
 from studies.harness import datasets
-from studies.harness.feed import Feed
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope
 
 BATCH = 256
@@ -23,14 +23,14 @@ LONGEST_S = 0.1
 def measure(scope: Scope) -> Outcome:
     dataset = datasets.labelled(scope)
     page_cache.warm(dataset.file)
-    feed = Feed(dataset, "sequential", BATCH, schema="auto")
+    ours = MeasuredLoader(dataset, "sequential", BATCH, schema="auto")
     clock = time.perf_counter_ns
     medians, everything = [], []
     for _ in range(scope.repetitions):
         found = []
-        batches = iter(feed.loader)
+        batches = iter(ours.loader)
         next(batches)
-        for _ in range(len(feed.loader) - 1):
+        for _ in range(len(ours.loader) - 1):
             _until_ready()
             before = clock()
             batch = next(batches)
@@ -41,7 +41,7 @@ def measure(scope: Scope) -> Outcome:
             pass
         medians.append(statistics.median(found))
         everything += found
-    feed.close()
+    ours.close()
     middle, low, high = quartiles(medians)
     everything.sort()
     tail = everything[int(0.99 * (len(everything) - 1))]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
+from contextlib import closing
 
 import numpy as np
 
-from forebay_lab.bench.turns import in_turn
 from forebay_lab.ranks import page_cache
 from studies.core.plain import Plain, PyLmdb
-from studies.core.row import WARM_UPS, Outcome, Row, rate, ratio
+from studies.core.row import Outcome, Row, side_by_side
 from studies.harness import datasets
-from studies.harness.feed import Feed
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope
 
 BATCH = 256
@@ -21,20 +20,12 @@ LARGE_BATCH = 32
 def against_pylmdb(scope: Scope) -> Outcome:
     dataset = datasets.small(scope)
     page_cache.warm(dataset.file)
-    feed, plain = Feed(dataset, "shuffle", BATCH), PyLmdb(dataset, BATCH)
-    keys = [[b"%08d" % i for i in ids] for ids in feed.ids()]
-    found = in_turn(
-        {"forebay": feed.drain, "py-lmdb": lambda: plain.random(keys)}, scope.repetitions, WARM_UPS
-    )
-    middle, low, high = ratio(found["forebay"], found["py-lmdb"])
-    parts = tuple(
-        (name, f"{feed.samples / statistics.median(seconds) / 1e3:,.0f} k samples/s")
-        for name, seconds in found.items()
-    )
-    profile = feed.profile()
-    plain.close()
-    feed.close()
-    return Outcome(middle, low, high, parts, profile)
+    ours, plain = MeasuredLoader(dataset, "shuffle", BATCH), PyLmdb(dataset, BATCH)
+    keys = [[b"%08d" % i for i in ids] for ids in ours.ids()]
+    with closing(plain):
+        return side_by_side(
+            scope, ours, "py-lmdb", lambda: plain.random(keys), ours.samples * dataset.record_bytes
+        )
 
 
 def against_copy(scope: Scope) -> Outcome:
@@ -47,25 +38,16 @@ def against_preads(scope: Scope) -> Outcome:
 
 def _against_plain(scope: Scope, dataset: datasets.Set, batch: int, loop: str, name: str) -> Outcome:
     page_cache.warm(dataset.file)
-    feed = Feed(dataset, "shuffle", batch)
-    offsets = feed.offsets()[np.concatenate(feed.ids())]
-    plain = Plain(scope, dataset.file, feed.pool_bytes, feed.readers)
+    ours = MeasuredLoader(dataset, "shuffle", batch)
+    offsets = ours.offsets()[np.concatenate(ours.ids())]
+    plain = Plain(scope, dataset.file, ours.pool_bytes, ours.readers)
     call = getattr(plain, loop)
-    found = in_turn(
-        {"forebay": feed.drain, name: lambda: call(offsets, dataset.record_bytes, batch)},
-        scope.repetitions,
-        WARM_UPS,
-    )
-    middle, low, high = ratio(found["forebay"], found[name])
-    moved = feed.samples * dataset.record_bytes
-    parts = (
-        ("forebay", rate(moved, found["forebay"])),
-        (f"{name}, {feed.readers} threads, pool of {feed.pool_bytes >> 20} MiB", rate(moved, found[name])),
-    )
-    profile = feed.profile()
-    plain.close()
-    feed.close()
-    return Outcome(middle, low, high, parts, profile)
+    full_name = f"{name}, {ours.readers} threads, pool of {ours.pool_bytes >> 20} MiB"
+    with closing(plain):
+        return side_by_side(
+            scope, ours, full_name, lambda: call(offsets, dataset.record_bytes, batch),
+            ours.samples * dataset.record_bytes,
+        )  # fmt: skip
 
 
 ROWS = (

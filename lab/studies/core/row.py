@@ -10,8 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from forebay_lab.bench.turns import quartiles, ratios
+from forebay_lab.bench.turns import in_turn, quartiles, ratios
 from studies.harness import pages
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope, Section
 
 WARM_UPS = 3
@@ -70,6 +71,29 @@ class Row:
             "high": found.high,
             "parts": dict((*found.parts, *found.profile)),
         }
+
+
+def side_by_side(
+    scope: Scope,
+    ours: MeasuredLoader,
+    name: str,
+    theirs: Callable[[], float],
+    moved_bytes: int,
+    share: float = 1.0,
+) -> Outcome:
+    """Let a loader's epochs and something plain take turns, and close the loader.
+
+    `theirs` returns its seconds for `moved_bytes`, of which the loader delivers `share`.
+    """
+    found = in_turn({"forebay": ours.drain, name: theirs}, scope.repetitions, WARM_UPS)
+    middle, low, high = (share * value for value in ratio(found["forebay"], found[name]))
+    parts = (
+        ("forebay", rate(moved_bytes * share, found["forebay"])),
+        (name, rate(moved_bytes, found[name])),
+    )
+    profile = ours.profile()
+    ours.close()
+    return Outcome(middle, low, high, parts, profile)
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:

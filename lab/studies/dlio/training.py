@@ -24,6 +24,7 @@ import yaml
 import forebay
 from forebay_lab import pfs
 from forebay_lab.ranks import launch
+from forebay_lab.ranks.rusage import processors
 from studies.dlio.workloads import FILE_SYSTEM_TIME_SCALE, PRESET, Emulated
 from studies.harness.sections import DIRECTORY, MIB, Row
 
@@ -164,10 +165,7 @@ class _Busy:
 
     def _look(self) -> None:
         while not self._end.wait(LOOK_S):
-            # user, nice, system, idle, iowait, irq, softirq, steal: proc_stat(5).
-            ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-            idle = ticks[3] + ticks[4]
-            self._looks.append((time.time(), sum(ticks) - idle, sum(ticks)))
+            self._looks.append((time.time(), *processors()))
 
     def share(self, begun: float, ended: float) -> float | None:
         """Return the busy share of all cores between two times."""

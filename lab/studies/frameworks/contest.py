@@ -31,9 +31,10 @@ from typing import Any
 import forebay
 from forebay_lab.ranks import page_cache
 from studies.frameworks import formats
-from studies.frameworks.job import Job, JobError, Turn
+from studies.frameworks.job import Job, Turn
 from studies.frameworks.place import Place
 from studies.frameworks.registry import Entry
+from studies.harness.program import ProgramError
 from studies.harness.sections import DIRECTORY, Row
 
 __all__ = ["compare", "prepared", "write_formats"]
@@ -170,9 +171,11 @@ class _Runner:
         samples = self.facts["samples"]
         expected = epochs * samples
         if turn.samples != expected:
-            raise JobError(f"expected {expected} samples, found {turn.samples}")
+            raise ProgramError(f"expected {expected} samples, found {turn.samples}")
         if self.facts["kind"] == "raw" and turn.total != epochs * samples * (samples - 1) // 2:
-            raise JobError("the numbers of the samples do not add up: some are missing, others come twice")
+            raise ProgramError(
+                "the numbers of the samples do not add up: some are missing, others come twice"
+            )
         time.sleep(PAUSE_S)
         return turn
 
@@ -186,7 +189,7 @@ def _drop(path: Path) -> None:
         if stayed is None or stayed <= STAYED:
             return
         if time.monotonic() - begun > DROP_S:
-            raise JobError(f"{path.name}: expected no pages in the page cache, found {stayed:.0%}")
+            raise ProgramError(f"{path.name}: expected no pages in the page cache, found {stayed:.0%}")
         time.sleep(PAUSE_S)
 
 
@@ -208,7 +211,7 @@ def _each(
 def _failing(row: Row) -> Iterator[None]:
     try:
         yield
-    except (JobError, OSError) as error:
+    except (ProgramError, OSError) as error:
         row |= {"status": "failed", "error": str(error)}
 
 

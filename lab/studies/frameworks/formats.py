@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from forebay_lab.bench.containers import framed
 from studies.frameworks.place import SHARDS
 
 __all__ = ["FORMATS", "files", "write"]
@@ -60,20 +61,14 @@ def _tar(folder: Path, found: Samples) -> None:
 
 
 def _tfrecord(folder: Path, found: Samples) -> None:
-    import tensorflow
-
     for shard, part in _shards(found):
-        with tensorflow.io.TFRecordWriter(str(folder / f"samples-{shard:02d}.tfrecord")) as writer:
-            for _, sample in part:
-                writer.write(sample)
+        path = folder / f"samples-{shard:02d}.tfrecord"
+        path.write_bytes(b"".join(framed(sample) for _, sample in part))
 
 
 def _tfrecord_one(folder: Path, found: Samples) -> None:
-    import tensorflow
-
-    with tensorflow.io.TFRecordWriter(str(folder / "all.tfrecord")) as writer:
-        for sample in found:
-            writer.write(sample)
+    with (folder / "all.tfrecord").open("wb") as file:
+        file.writelines(map(framed, found))
 
 
 def _litdata(folder: Path, found: Samples) -> None:

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from studies.frameworks.place import Place
+from studies.harness.program import Program
 
-__all__ = ["Job", "JobError", "Turn"]
+__all__ = ["Job", "Turn"]
 
-ANSWER_S = 120
-"""A rank that is silent for that long has failed: no turn takes a tenth of it."""
-
-
-class JobError(Exception):
-    """A rank failed; the message has the end of what it wrote."""
+VARIABLES = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
 @dataclass(frozen=True)
@@ -45,35 +36,17 @@ class Turn:
 class Job:
     """The ranks of a loader."""
 
-    def __init__(
-        self, loader: str, places: Sequence[Place], environment: Mapping[str, str] | None = None
-    ) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "studies.frameworks.rank", loader, json.dumps(place.facts())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                bufsize=1,
-                # Workers belong to the group of their rank.
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "TF_CPP_MIN_LOG_LEVEL": "3",
-                    "PYTHONWARNINGS": "ignore",
-                    **(environment or {}),
-                },
-            )
-            for place in places
-        ]
+    def __init__(self, loader: str, places: Sequence[Place]) -> None:
+        words = [sys.executable, "-m", "studies.frameworks.rank", loader]
+        self._ranks = [Program([*words, json.dumps(place.facts())], VARIABLES) for place in places]
 
     def ready(self) -> None:
         """Wait until every rank has its loader."""
-        self._answers()
+        for rank in self._ranks:
+            rank.line()
 
     def release(self) -> None:
+        """Let go of the data."""
         self._ask("release")
 
     def turn(self, first: int, count: int) -> Turn:
@@ -94,48 +67,15 @@ class Job:
         return [pid for rank in self._ranks for pid in descendants(rank.pid)]
 
     def close(self) -> None:
-        if self._errors.closed:
-            return
+        """End the ranks; again, nothing."""
         for rank in self._ranks:
-            with contextlib.suppress(OSError):
-                rank.stdin.close()  # type: ignore[union-attr]
-        deadline = time.monotonic() + 5
-        for rank in self._ranks:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.wait(max(0.0, deadline - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.pid, signal.SIGKILL)
-            rank.wait()
-            rank.stdout.close()  # type: ignore[union-attr]
-        self._errors.close()
+            rank.close()
+        self._ranks = []
 
     def _ask(self, line: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
-            try:
-                rank.stdin.write(f"{line}\n")  # type: ignore[union-attr]
-                rank.stdin.flush()  # type: ignore[union-attr]
-            except OSError:
-                raise self._failure("a rank ended") from None
-        return self._answers()
-
-    def _answers(self) -> list[dict[str, Any]]:
-        return [self._answer(rank) for rank in self._ranks]
-
-    def _answer(self, rank: subprocess.Popen[str]) -> dict[str, Any]:
-        readable, _, _ = select.select([rank.stdout], [], [], ANSWER_S)
-        if not readable:
-            raise self._failure(f"no answer in {ANSWER_S} s")
-        # A rank writes one line for a command.
-        line = rank.stdout.readline()  # type: ignore[union-attr]
-        if not line:
-            raise self._failure("a rank ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _failure(self, what: str) -> JobError:
-        self._errors.seek(0)
-        lines = [line for line in self._errors.read().splitlines() if line.strip()]
-        return JobError(f"{what}: {lines[-1] if lines else 'nothing written'}")
+            rank.send(line)
+        return [json.loads(rank.line()) for rank in self._ranks]
 
     def _cpu_seconds(self) -> dict[int, float]:
         """Return the processor time of every process so far."""

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import forebay
+from forebay_lab.bench.turns import in_turn
 from studies.harness.sections import Row, Scope
 
 __all__ = ["ADAPTERS", "overhead"]
@@ -110,17 +112,15 @@ def _row(
         forebay.Loader(path, BATCH, order="sequential", name="plain", memory="64MiB") as plain,
         forebay.Loader(path, BATCH, order="sequential", name="adapted", memory="64MiB") as inner,
     ):
-        adapted = make(inner)
-        loader_us, adapter_us = [], []
-        for _ in range(rounds):
-            loader_us.append(_us_per_batch(plain))
-            adapter_us.append(_us_per_batch(adapted))
+        both = {"loader": plain, "adapter": make(inner)}
+        measures = {which: partial(_us_per_batch, batches) for which, batches in both.items()}
         # Of the quietest rounds: whatever else the machine does only adds to a time.
+        least = {which: min(found) for which, found in in_turn(measures, rounds, warm_ups=0).items()}
         return {
             "name": name,
-            "loader_us": min(loader_us),
-            "adapter_us": min(adapter_us),
-            "overhead_us": min(adapter_us) - min(loader_us),
+            "loader_us": least["loader"],
+            "adapter_us": least["adapter"],
+            "overhead_us": least["adapter"] - least["loader"],
             "bar_us": bar_us,
             "batches": len(plain),
             "rounds": rounds,

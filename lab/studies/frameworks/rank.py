@@ -52,7 +52,7 @@ def main() -> None:
     os.dup2(2, 1)
     module, _, name = sys.argv[1].partition(":")
     place = Place(**json.loads(sys.argv[2]))
-    loader: Epochs = getattr(importlib.import_module(module), name)(place)
+    loader: Epochs = getattr(importlib.import_module(f"studies.frameworks.loaders.{module}"), name)(place)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         command, *numbers = line.split()

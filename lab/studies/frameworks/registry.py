@@ -15,7 +15,7 @@ __all__ = ["JPEG", "RAW", "Entry"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A row: `loader` is MODULE:CLASS. `format` names its data, `packages` what it imports."""
+    """A row: `loader` is MODULE:CLASS, `format` names its data, `packages` what it imports."""
 
     name: str
     loader: str
@@ -29,6 +29,7 @@ class Entry:
     restarts: bool = False
 
 
+_WARM, _COLD = ("warm",), ("cold",)
 _MMAP = {"access": "mmap"}
 _PREAD = {"access": "pread"}
 
@@ -36,7 +37,7 @@ _PREAD = {"access": "pread"}
 def _torch(workers: int, access: Mapping[str, Any], states: tuple[str, ...]) -> Entry:
     return Entry(
         f"torch DataLoader, npy {access['access']}, {workers} workers",
-        "studies.frameworks.loaders.torch_dataloader:NpyBatches",
+        "torch_dataloader:NpyBatches",
         "npy",
         {"workers": workers, **access},
         ("torch",),
@@ -46,70 +47,42 @@ def _torch(workers: int, access: Mapping[str, Any], states: tuple[str, ...]) -> 
 
 RAW = (
     Entry(
-        "one memory copy, in order",
-        "studies.frameworks.loaders.bounds:Copy",
-        "npy",
-        {"shuffled": False},
-        role="reference",
-        states=("warm",),
+        "one memory copy, in order", "bounds:Copy", "npy", {"shuffled": False}, role="reference", states=_WARM
     ),
-    Entry(
-        "one memory copy, shuffled",
-        "studies.frameworks.loaders.bounds:Copy",
-        "npy",
-        {"shuffled": True},
-        role="bound",
-        states=("warm",),
-    ),
-    Entry(
-        "one sequential read", "studies.frameworks.loaders.bounds:Read", "npy", role="bound", states=("cold",)
-    ),
-    Entry(
-        "Forebay, npy",
-        "studies.frameworks.loaders.forebay_loader:Records",
-        "npy",
-        {"format": "npy"},
-        role="forebay",
-    ),
+    Entry("one memory copy, shuffled", "bounds:Copy", "npy", {"shuffled": True}, role="bound", states=_WARM),
+    Entry("one sequential read", "bounds:Read", "npy", role="bound", states=_COLD),
+    Entry("Forebay, npy", "forebay_loader:Records", "npy", {"format": "npy"}, role="forebay"),
     Entry(
         "Forebay, TFRecord",
-        "studies.frameworks.loaders.forebay_loader:Records",
+        "forebay_loader:Records",
         "tfrecord",
         {"format": "tfrecord"},
-        ("tensorflow",),  # writes the data
+        ("google_crc32c",),  # writes the data
         role="forebay",
     ),
     *(_torch(workers, _MMAP, ("warm",)) for workers in (0, 1, 2)),
     *(_torch(workers, _PREAD, ("cold",)) for workers in (0, 2)),
     Entry(
         "torch DataLoader, LMDB, 2 workers",
-        "studies.frameworks.loaders.torch_dataloader:LmdbRecords",
+        "torch_dataloader:LmdbRecords",
         "lmdb",
         {"workers": 2},
         ("torch", "lmdb"),
-        states=("warm",),
+        states=_WARM,
     ),
-    Entry(
-        "webdataset, 2 workers",
-        "studies.frameworks.loaders.webdataset_tar:Tar",
-        "tar",
-        {"workers": 2},
-        ("webdataset", "torch"),
-    ),
-    Entry(
-        "tf.data, TFRecord", "studies.frameworks.loaders.tf_data:TFRecord", "tfrecord", {}, ("tensorflow",)
-    ),
+    Entry("webdataset, 2 workers", "webdataset_tar:Tar", "tar", {"workers": 2}, ("webdataset", "torch")),
+    Entry("tf.data, TFRecord", "tf_data:TFRecord", "tfrecord", {}, ("tensorflow",)),
     Entry(
         "LitData, 2 workers",
-        "studies.frameworks.loaders.litdata_chunks:Chunks",
+        "litdata_chunks:Chunks",
         "litdata",
         {"workers": 2},
         ("litdata", "torch"),
-        states=("warm",),
+        states=_WARM,
     ),
     Entry(
         "LitData, 0 workers",
-        "studies.frameworks.loaders.litdata_chunks:Chunks",
+        "litdata_chunks:Chunks",
         "litdata",
         {"workers": 0},
         ("litdata", "torch"),
@@ -117,26 +90,21 @@ RAW = (
     ),
     Entry(
         "Grain, ArrayRecord",
-        "studies.frameworks.loaders.grain_records:ArrayRecord",
+        "grain_records:ArrayRecord",
         "array_record",
         {"threads": 2},
         ("grain", "array_record"),
     ),
     Entry(
-        "SPDL, npy mmap",
-        "studies.frameworks.loaders.spdl_pipeline:NpyBatches",
-        "npy",
-        {"threads": 2, **_MMAP},
-        ("spdl",),
-        states=("warm",),
+        "SPDL, npy mmap", "spdl_pipeline:NpyBatches", "npy", {"threads": 2, **_MMAP}, ("spdl",), states=_WARM
     ),
     Entry(
         "SPDL, npy pread",
-        "studies.frameworks.loaders.spdl_pipeline:NpyBatches",
+        "spdl_pipeline:NpyBatches",
         "npy",
         {"threads": 4, **_PREAD},
         ("spdl",),
-        states=("cold",),
+        states=_COLD,
     ),
 )
 
@@ -145,7 +113,7 @@ _PILLOW = ("simplejpeg", "PIL")
 JPEG = (
     Entry(
         "simplejpeg in 2 bare threads",
-        "studies.frameworks.loaders.bare_decoders:Threads",
+        "bare_decoders:Threads",
         "npz",
         {"function": "simplejpeg", "threads": 2},
         _PILLOW,
@@ -153,14 +121,14 @@ JPEG = (
     ),
     Entry(
         "forebay.image in 2 bare threads",
-        "studies.frameworks.loaders.bare_decoders:Engine",
+        "bare_decoders:Engine",
         "tar",
         {"threads": 2, "function": "engine"},
         role="bound",
     ),
     Entry(
         "Forebay, sample= with simplejpeg",
-        "studies.frameworks.loaders.forebay_loader:Jpeg",
+        "forebay_loader:Jpeg",
         "tar",
         {"format": "tar", "function": "simplejpeg", "threads": 2},
         _PILLOW,
@@ -168,7 +136,7 @@ JPEG = (
     ),
     Entry(
         "Forebay, decode=forebay.image",
-        "studies.frameworks.loaders.forebay_loader:Jpeg",
+        "forebay_loader:Jpeg",
         "tar",
         {"format": "tar", "function": "engine"},
         role="forebay",
@@ -176,7 +144,7 @@ JPEG = (
     *(
         Entry(
             f"torch DataLoader, {function}, 2 workers",
-            "studies.frameworks.loaders.torch_dataloader:Jpeg",
+            "torch_dataloader:Jpeg",
             "lmdb",
             {"workers": 2, "function": function},
             ("torch", "lmdb", *packages),
@@ -185,21 +153,15 @@ JPEG = (
     ),
     Entry(
         "webdataset, simplejpeg, 2 workers",
-        "studies.frameworks.loaders.webdataset_tar:Tar",
+        "webdataset_tar:Tar",
         "tar",
         {"workers": 2, "function": "simplejpeg"},
         ("webdataset", "torch", *_PILLOW),
     ),
-    Entry(
-        "tf.data, decode_and_crop_jpeg",
-        "studies.frameworks.loaders.tf_data:TFRecord",
-        "tfrecord",
-        {},
-        ("tensorflow",),
-    ),
+    Entry("tf.data, decode_and_crop_jpeg", "tf_data:TFRecord", "tfrecord", {}, ("tensorflow",)),
     Entry(
         "SPDL, simplejpeg, 2 threads",
-        "studies.frameworks.loaders.spdl_pipeline:Jpeg",
+        "spdl_pipeline:Jpeg",
         "lmdb",
         {"threads": 2, "function": "simplejpeg"},
         ("spdl", "lmdb", *_PILLOW),

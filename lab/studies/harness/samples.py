@@ -18,6 +18,7 @@ import numpy as np
 
 import forebay
 from forebay_lab.ranks.page_cache import drop
+from studies.harness import small_files
 from studies.harness.sections import Scope, run
 
 __all__ = ["FORMATS", "Samples"]
@@ -119,11 +120,8 @@ def write_chunked(samples: Samples, path: Path, **filters: Any) -> None:
 
 def write_folder(samples: Samples, path: Path) -> None:
     """Write one file per sample."""
-    for number, sample in enumerate(samples.array):
-        directory = path / f"{number // FOLDER_FILES:06d}"
-        if number % FOLDER_FILES == 0:
-            directory.mkdir(parents=True)
-        (directory / f"{number:08d}").write_bytes(sample.tobytes())
+    samples_of = samples.array
+    small_files.make(path, samples.count, FOLDER_FILES, "{:08d}", lambda number: samples_of[number].tobytes())
     os.sync()
 
 

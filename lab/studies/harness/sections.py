@@ -37,6 +37,7 @@ __all__ = [
     "SkipError",
     "Study",
     "bench_rows",
+    "ended",
     "fetched",
     "main",
     "run",
@@ -288,6 +289,13 @@ def run(*arguments: str, quiet: bool = False) -> Result:
     return answer
 
 
+def ended(row: Result) -> Result:
+    """Return a row of a bench; raise what it says if it did not end."""
+    if row["status"] != "ok":
+        raise RuntimeError(f"{row['name']}: {row['error']}")
+    return row
+
+
 def fetched(row: Result) -> tuple[int, int]:
     """Requests and bytes that reached the file system, in the first repetition."""
     nodes = row["repetitions"][0]["pfs"]["nodes"]
@@ -306,11 +314,11 @@ def bench_rows(result: Result, *, base: str | None = None, name: str = "name", *
             for key in ("ranks", "world_size", "nodes", "global_batch", "steps", "compute_seconds")
         },
     }
-    ended = [row for row in result["rows"] if row["status"] == "ok"]
-    against = next((row for row in ended if base in (None, row["strategy"])), None)
+    done = [row for row in result["rows"] if row["status"] == "ok"]
+    against = next((row for row in done if base in (None, row["strategy"])), None)
     return [
         {"name": row[name], **shared, **more, **_measured(row, against, pfs["limit_mib_s"])}
-        if row in ended
+        if row in done
         else {"name": row[name], **shared, **more, "status": row["status"], "error": _cause(row)}
         for row in result["rows"]
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import forebay
 from forebay_lab import pfs
-from studies.harness.sections import Result, Row, Scope, run
+from studies.harness.sections import Result, Row, Scope, ended, run
 
 SOURCE, TIER = "nfs", "local-nvme"
 TIME_SCALE = "6"
@@ -68,8 +68,7 @@ def bench(
 
 def epochs_of(row: Result) -> list[Result]:
     """What each epoch took and read from the source, medians over the repetitions."""
-    if row["status"] != "ok":
-        raise RuntimeError(f"{row['name']}: {row['error']}")
+    ended(row)
     found = []
     for runs in zip(*(one["by_epoch"] for one in row["repetitions"]), strict=True):
 

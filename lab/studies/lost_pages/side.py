@@ -14,7 +14,7 @@ from typing import Any
 from forebay_lab.ranks import page_cache
 from forebay_lab.ranks.rusage import process_usage
 from studies.harness import datasets
-from studies.harness.feed import Feed
+from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope
 
 ROWS: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
@@ -35,15 +35,15 @@ def main() -> None:
     make, order, batch, own = ROWS[name]
     dataset = make(Scope(directory=Path(directory), scale=float(scale)))
     page_cache.warm(dataset.file)
-    feed = Feed(dataset, order, batch, **{**own, **dict(one.split("=", 1) for one in options)})
-    feed.drain()
+    ours = MeasuredLoader(dataset, order, batch, **{**own, **dict(one.split("=", 1) for one in options)})
+    ours.drain()
     print("ready", flush=True)
     for _ in sys.stdin:
         before, begun = process_usage(), time.perf_counter()
-        feed.drain()
+        ours.drain()
         seconds = time.perf_counter() - begun
         print(json.dumps([seconds, (process_usage() - before).cpu_seconds]), flush=True)
-    feed.close()
+    ours.close()
 
 
 if __name__ == "__main__":

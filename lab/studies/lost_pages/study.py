@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import random
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from forebay_lab.bench.turns import in_turn
+from forebay_lab.bench.turns import in_turn, median_interval
+from studies.harness.program import Program
 from studies.harness.sections import LAB, ROOT, Row, Scope, Study
 from studies.lost_pages.side import ROWS
 
@@ -36,51 +36,33 @@ def pread(scope: Scope) -> list[Row]:
 def _row(scope: Scope, name: str, other: Path, options: Sequence[str]) -> Row:
     pairs = [_pair(scope, name, other, options) for _ in range(scope.repetitions)]
     times, cpus = zip(*pairs, strict=True)
-    return {"name": name, **_interval("time", times), **_interval("cpu", cpus), "pairs": len(pairs)}
+    return {
+        "name": name,
+        **median_interval("time", times),
+        **median_interval("cpu", cpus),
+        "pairs": len(pairs),
+    }
 
 
 def _pair(scope: Scope, name: str, other: Path, options: Sequence[str]) -> tuple[float, float]:
     """Measure a pair of processes; return time and CPU time of this build over the other's."""
     scale = scope.scale if scope.tiny else SCALE
     words = [sys.executable, "-W", "ignore", "-m", "studies.lost_pages.side", name, str(scope.directory)]
-    sides = {}
-    for side, package, own in (("other", other, ()), ("ours", ROOT / "python", options)):
-        path = os.pathsep.join(map(str, (package.resolve(), LAB, LAB / "python")))
-        sides[side] = subprocess.Popen(
-            [*words, str(scale), *own], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": path},
-        )  # fmt: skip
-        if _answer(sides[side]) != "ready":
-            raise RuntimeError(f"{name}: the process of {package} did not start")
-    measures = {side: lambda process=process: json.loads(_ask(process)) for side, process in sides.items()}
-    found = in_turn(measures, 2 if scope.tiny else EPOCHS, warm_ups=0)
-    for process in sides.values():
-        process.communicate()
+    sides = {"other": (other, ()), "ours": (ROOT / "python", options)}
+    with contextlib.ExitStack() as stack:
+        measures = {}
+        for side, (package, own) in sides.items():
+            path = os.pathsep.join(map(str, (package.resolve(), LAB, LAB / "python")))
+            program = stack.enter_context(Program([*words, str(scale), *own], {"PYTHONPATH": path}))
+            program.line()
+            measures[side] = partial(program.ask, "go")
+        found = in_turn(measures, 2 if scope.tiny else EPOCHS, warm_ups=0)
     seconds, cpu = (
         statistics.median(one[figure] for one in found["ours"])
         / statistics.median(one[figure] for one in found["other"])
         for figure in (0, 1)
     )
     return seconds, cpu
-
-
-def _ask(process: subprocess.Popen[str]) -> str:
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    return _answer(process)
-
-
-def _answer(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def _interval(name: str, ratios: Sequence[float]) -> Row:
-    """Return the median with its 95 % interval."""
-    generator = random.Random(1)
-    middles = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(10_000))
-    return {name: statistics.median(ratios), f"{name}_low": middles[250], f"{name}_high": middles[9750]}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -7,13 +7,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import forebay
-from forebay_lab.bench.turns import median_ratio
+from forebay_lab.bench.turns import in_turn, median_ratio
 from forebay_lab.ranks import page_cache
 from studies.harness import datasets
 from studies.harness.sections import Row, Scope, Study
@@ -109,29 +110,30 @@ def measure(scope: Scope, *, cold: bool) -> list[Row]:
     # from storage is waited for.
     clock = time.perf_counter if cold else time.process_time
     for kind, made, path in files(scope):
-        draw = np.random.default_rng(1)
-        found: dict[str, list[float]] = {}
+        draw, batch = np.random.default_rng(1), min(BATCH, made.samples)
+        rounds = [
+            draw.choice(made.samples, batch, replace=False).tolist()
+            for _ in range(WARM_UPS + scope.repetitions)
+        ]
         with readers(kind, made, path, cold=cold) as ways:
             locate = ways.pop("locate")
-            for repetition in range(-WARM_UPS, scope.repetitions):
-                ids = draw.choice(made.samples, min(BATCH, made.samples), replace=False).tolist()
+            for ids in rounds:
                 locate(ids)
                 if not cold:
                     ways["pread"](ids)
-                # The first in turn first.
-                names = list(ways)
-                names = names[repetition % len(names) :] + names[: repetition % len(names)]
-                for name in names:
-                    if cold:
-                        page_cache.drop(path)
-                    with (
-                        library(kind, path) if cold and name == "library" else nullcontext(ways[name]) as way
-                    ):
-                        begun = clock()
-                        way(ids)
-                        taken = clock() - begun
-                    if repetition >= 0:
-                        found.setdefault(name, []).append(taken / len(ids) * 1e6)
+
+            def one(name: str, numbers: Iterator[list[int]], kind: str = kind, path: Path = path) -> float:
+                ids = next(numbers)
+                if cold:
+                    page_cache.drop(path)
+                with library(kind, path) if cold and name == "library" else nullcontext(ways[name]) as way:
+                    begun = clock()
+                    way(ids)
+                    return (clock() - begun) / len(ids) * 1e6
+
+            found = in_turn(
+                {name: partial(one, name, iter(rounds)) for name in ways}, scope.repetitions, WARM_UPS
+            )
         row: Row = {"format": kind, "sample_bytes": made.record_bytes, "cache": "cold" if cold else "warm"}
         row |= {f"{name}_us": statistics.median(times) for name, times in found.items()}
         for name in ("one", "library", "pread"):

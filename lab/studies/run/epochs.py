@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import subprocess
 import sys
 import tarfile
 import time
@@ -18,6 +16,7 @@ from forebay import _native
 from forebay_lab.bench.containers import example, framed
 from forebay_lab.bench.sample import Field, Sample
 from studies.harness import daemon
+from studies.harness.program import Program
 from studies.harness.sections import DIRECTORY, MIB
 from studies.harness.tiered import Mounts
 
@@ -131,18 +130,10 @@ def run_epochs(mounts: Mounts, mode: Mode, program: Sequence[str], epochs: int) 
     """Run a program for some epochs, none of which finds anything in the page cache."""
     found = []
     mounts.drop_caches()
-    with subprocess.Popen(
-        mode.command(mounts, program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    with Program(mode.command(mounts, program)) as process:
         for number in range(epochs):
             before = counts(mounts)
-            print(number, file=process.stdin, flush=True)
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"{mode.name}: the program ended in epoch {number + 1}")
-            told = json.loads(line)
+            told = process.ask(str(number))
             begun = time.monotonic()
             if mode.options is not None:
                 wait_for_copies()
@@ -154,9 +145,8 @@ def run_epochs(mounts: Mounts, mode: Mode, program: Sequence[str], epochs: int) 
                 Epoch(told["seconds"], copying_seconds, reads, read_bytes, metadata, told["sample_bytes"])
             )
             mounts.drop_caches()
-        process.stdin.close()
-    if process.returncode != 0:
-        raise RuntimeError(f"{mode.name}: the program ended with {process.returncode}")
+        if code := process.close(COPIES_WITHIN_S):
+            raise RuntimeError(f"{mode.name}: the program ended with {code}")
     daemon.stop()
     return found
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from functools import partial
 
+from forebay_lab.bench.turns import in_turn
 from studies.harness.sections import Row, Scope
 from studies.harness.tiered import mounts
 from studies.run.epochs import (
@@ -40,11 +42,11 @@ def readers(scope: Scope) -> list[Row]:
     for source, scale, program, kind in runs_of_sources:
         # An open of the source costs little beside reading a shard.
         shards = Shards(kind, 4, scope.pick(48, 1) << 20)
-        modes = (WITHOUT, FOLLOW, WHOLE, FROZEN, ON_TIER)
-        runs: dict[str, list[list[Epoch]]] = {mode.name: [] for mode in modes}
-        for _ in range(scope.pick(REPETITIONS, 1)):
-            for mode in modes:
-                runs[mode.name].append(_run(source, scale, shards, program, mode))
+        modes = {
+            mode.name: partial(_run, source, scale, shards, program, mode)
+            for mode in (WITHOUT, FOLLOW, WHOLE, FROZEN, ON_TIER)
+        }
+        runs = in_turn(modes, scope.pick(REPETITIONS, 1), warm_ups=0)
         data_bytes = total_bytes(shards.make())
         seconds = {
             name: [statistics.median(one[epoch].seconds for one in found) for epoch in range(EPOCHS)]

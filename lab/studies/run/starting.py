@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forebay import _native
 from forebay_lab.ranks.memory import smaps
-from studies.harness import daemon
+from studies.harness import daemon, small_files
 from studies.harness.sections import DIRECTORY, Row, Scope
 from studies.run.epochs import FOREBAY
 
@@ -27,7 +27,6 @@ MEMORY = "/dev/shm"
 def start(scope: Scope) -> list[Row]:
     """Start a program that does nothing, with and without, in turns."""
     rows: list[Row] = []
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as tier,
         tempfile.TemporaryDirectory(dir=DIRECTORY) as source,
@@ -70,7 +69,12 @@ def _seconds(words: list[str]) -> float:
 def stage(scope: Scope) -> list[Row]:
     """Stage many small files from a local file system; the scan before finds them in memory."""
     count = scope.pick(FILES, 2_000)
-    source = _many_files(DIRECTORY / "run" / f"many-{count}", count)
+    source = (DIRECTORY / "run" / f"many-{count}").resolve()
+    if small_files.make(
+        source, count, FILES_OF_DIRECTORY, "{:08}.bin", lambda number: b"%-*d" % (FILE_BYTES, number)
+    ):
+        # Files of the last seconds are not copied.
+        time.sleep(2.1)
     scans = []
     with tempfile.TemporaryDirectory(dir=MEMORY) as tier:
         for _ in range(scope.pick(5, 2)):
@@ -103,16 +107,3 @@ def stage(scope: Scope) -> list[Row]:
             "daemon_bytes_per_file": memory / count,
         }
     ]
-
-
-def _many_files(path: Path, count: int) -> Path:
-    if not path.exists():
-        draft = path.with_suffix(".partial")
-        for number in range(count):
-            directory = draft / f"{number // FILES_OF_DIRECTORY:04}"
-            if number % FILES_OF_DIRECTORY == 0:
-                directory.mkdir(parents=True, exist_ok=True)
-            (directory / f"{number:08}.bin").write_bytes(b"%-*d" % (FILE_BYTES, number))
-        draft.rename(path)
-        time.sleep(2.1)
-    return path.resolve()

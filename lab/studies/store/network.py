@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from forebay_lab.cluster import Cluster
+from forebay_lab.ranks.rusage import processors
 from studies.harness import cargo
+from studies.harness.program import Program
 from studies.harness.sections import Row
 
 __all__ = ["Network", "network"]
 
 PORT = 7000
-WATCHDOG_S = 300.0
+ANSWER_S = 300.0
 """Against a run that hangs."""
 
 
@@ -33,7 +32,7 @@ class Network:
         self.nodes = len(cluster.names)
         self.addresses = [f"{_address(cluster, node)}:{PORT}" for node in range(self.nodes)]
 
-    def serve(self, *options: str) -> list[subprocess.Popen[str]]:
+    def serve(self, *options: str) -> list[Program]:
         """Start a server on each node."""
         return [
             self._start(node, "serve", f"address={address}", *options)
@@ -57,28 +56,22 @@ class Network:
                     f"cpu={self.addresses[own]}", "lockstep=yes", *options,
                 )
             )  # fmt: skip
-        watchdog = threading.Timer(WATCHDOG_S, lambda: [one.kill() for one in programs])
-        watchdog.start()
         try:
             return list(self._runs(programs))
         finally:
-            watchdog.cancel()
             for one in programs:
-                one.kill()
-                one.communicate()
+                one.close(0.0)
 
-    def _runs(self, programs: Sequence[subprocess.Popen[str]]) -> Iterator[Row]:
+    def _runs(self, programs: Sequence[Program]) -> Iterator[Row]:
         while True:
-            lines = [_line(one) for one in programs]
+            lines = [one.line() for one in programs]
             if any(line.startswith("{") for line in lines):
                 return
-            before = _processors()
+            before = processors()
             for one in programs:
-                assert one.stdin is not None
-                one.stdin.write("\n")
-                one.stdin.flush()
-            found = [json.loads(_line(one)) for one in programs]
-            busy, all_of = (now - then for now, then in zip(_processors(), before, strict=True))
+                one.send("")
+            found = [json.loads(one.line()) for one in programs]
+            busy, all_of = (now - then for now, then in zip(processors(), before, strict=True))
             rate = sum(one["mb_per_s"] for one in found) * 1e6
             # What a run takes is not known here, but all of its shares are.
             yield {
@@ -96,12 +89,9 @@ class Network:
                 "of_clients": [one["of_clients"] for one in found],
             }
 
-    def _start(self, node: int, *words: str) -> subprocess.Popen[str]:
-        program = subprocess.Popen(
-            self._cluster.on(node, [*self._program, *words]),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        if words[0] == "serve" and _line(program) != "ready":
+    def _start(self, node: int, *words: str) -> Program:
+        program = Program(self._cluster.on(node, [*self._program, *words]), answer_s=ANSWER_S)
+        if words[0] == "serve" and program.line() != "ready":
             raise RuntimeError(f"{self._cluster.names[node]}: the server did not start")
         return program
 
@@ -116,22 +106,8 @@ def network(nodes: int, link_rate: int, *options: str, program: Sequence[str] = 
             yield made
         finally:
             for one in servers:
-                one.communicate("")
+                one.close()
 
 
 def _address(cluster: Cluster, node: int) -> str:
     return cluster.call(node, "hostname", "-i").split()[0]
-
-
-def _line(program: subprocess.Popen[str]) -> str:
-    assert program.stdout is not None
-    line = program.stdout.readline()
-    if not line:
-        raise RuntimeError(f"{program.args}: expected a line, found the end of its output")
-    return line.strip()
-
-
-def _processors() -> tuple[float, float]:
-    """Busy time of all processors, and all their time."""
-    times = [float(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(times) - times[3] - times[4], sum(times)

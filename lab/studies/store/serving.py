@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
+from forebay_lab.bench.turns import in_turn
 from forebay_lab.cluster import Cluster
 from studies.harness.samples import Samples
 from studies.harness.sections import MIB, Row, Scope
@@ -53,19 +55,17 @@ def compute(scope: Scope) -> list[Row]:
     samples = Samples.about(scope, 1 << 16, COMPUTE_BYTES)
     path = str(samples.make("npy").resolve())
     names = {"": "nothing", "beside": "another process of the node", "rank": "the leader of the node"}
-    found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
     with Cluster(2, link_rate=LINK_RATE) as cluster:
-        for _ in range(scope.pick(ROUNDS, 1)):
-            for which, name in names.items():
-                ranks = run_job(
-                    cluster,
-                    Job(
-                        path, 2, 2, 4, pace_s=scope.pick(PACE_S, 0.001), memory="64MiB",
-                        computes=which, compute_step=scope.pick(COMPUTE_STEP, 10),
-                        compute_s=scope.pick(COMPUTE_S, 0.3),
-                    ),
-                )  # fmt: skip
-                found[name].append([wait for rank in ranks[1:] for wait in rank["waits"][1:]])
+
+        def waits(which: str) -> list[float]:
+            job = Job(
+                path, 2, 2, 4, pace_s=scope.pick(PACE_S, 0.001), memory="64MiB", computes=which,
+                compute_step=scope.pick(COMPUTE_STEP, 10), compute_s=scope.pick(COMPUTE_S, 0.3),
+            )  # fmt: skip
+            return [wait for rank in run_job(cluster, job)[1:] for wait in rank["waits"][1:]]
+
+        measures = {name: partial(waits, which) for which, name in names.items()}
+        found = in_turn(measures, scope.pick(ROUNDS, 1), warm_ups=0)
     return [
         {
             "computes": name,

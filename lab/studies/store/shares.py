@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from studies.harness.samples import Samples
-from studies.harness.sections import MIB, Row, Scope
+from studies.harness.sections import MIB, Row, Scope, ended
 from studies.store.storage import DATA_BYTES, SAMPLE_BYTES, measured, mounted
 
 NODES = 4
@@ -34,8 +34,7 @@ def sizes(scope: Scope) -> list[Row]:
 
 def origin(row: Any) -> Row:
     """Time of an epoch that is neither the first nor the last, and where its bytes come from."""
-    if row["status"] != "ok":
-        raise RuntimeError(f"{row['name']}: {row['error']}")
+    ended(row)
     epochs = [one for run in row["repetitions"] for one in run["by_epoch"][1:-1]]
     requested = epochs[0]["requested_bytes"]
     found = {
@@ -64,8 +63,7 @@ def remote(scope: Scope) -> list[Row]:
                 epochs=EPOCHS_OF_BYTES, repetitions=1, batch=REMOTE_BATCH,
             )  # fmt: skip
             for row in found["rows"]:
-                if row["status"] != "ok":
-                    raise RuntimeError(f"{row['name']}: {row['error']}")
+                ended(row)
                 epochs = row["repetitions"][0]["by_epoch"]
                 share, peers = (sum(one["levels"][level] for one in epochs) for level in ("share", "peers"))
                 rows.append(

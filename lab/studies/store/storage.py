@@ -17,7 +17,7 @@ from typing import Any
 
 from forebay_lab import pfs
 from studies.harness.samples import Samples
-from studies.harness.sections import MIB, Result, Row, Scope, run
+from studies.harness.sections import MIB, Result, Row, Scope, ended, run
 
 SOURCE = "beegfs"
 SLOWED = 60
@@ -82,8 +82,7 @@ def measured(
 
 def later(row: Any) -> Row:
     """Medians of epochs that are neither the first nor the last, over the repetitions."""
-    if row["status"] != "ok":
-        raise RuntimeError(f"{row['name']}: {row['error']}")
+    ended(row)
     epochs = [one for run_of in row["repetitions"] for one in run_of["by_epoch"][1:-1]]
     seconds = statistics.median(one["seconds"] for one in epochs)
     requested = epochs[0]["requested_bytes"]

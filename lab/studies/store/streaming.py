@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from studies.harness.samples import Samples
-from studies.harness.sections import MIB, Result, Row, Scope, run
+from studies.harness.sections import MIB, Result, Row, Scope, ended, run
 
 SOURCES = {"beegfs": 4, "lustre-hdd": 1}
 """And targets: a file is on one target of `lustre-hdd`, and on four of `beegfs`."""
@@ -178,8 +178,7 @@ def of_row(row: Any, limit: float) -> Row:
     Source bytes are those of all epochs, without the one read of what is kept: an epoch reads ahead
     into the next one.
     """
-    if row["status"] != "ok":
-        raise RuntimeError(f"{row['name']}: {row['error']}")
+    ended(row)
     every = row["repetitions"][0]["by_epoch"]
     epochs = every[1:-1] or every
     requested = epochs[0]["requested_bytes"]

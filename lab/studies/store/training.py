@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forebay_lab.demo.data import enlarge, part, vary
+from forebay_lab.demo.data import digits, pad, part, vary
 from forebay_lab.ranks import launch
 from studies.harness.sections import Row, Scope
 from studies.store.local_tiers import DEADLINE_S, NODES
@@ -60,12 +60,8 @@ def sorted_images(scope: Scope) -> Path:
     folder = scope.directory / f"sorted-{count}"
     if folder.exists():
         return folder
-    # Only here: other sections run in environments without it.
-    from sklearn.datasets import load_digits
-
-    pictures, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int64)
-    padded = np.pad(enlarge(pictures.reshape(-1, 8, 8)), ((0, 0), (4, 4), (4, 4)))
+    images, labels = digits()
+    padded = pad(images)
     generator = np.random.default_rng(3)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)

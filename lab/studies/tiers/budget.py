@@ -12,12 +12,14 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
-from forebay_lab.demo.data import enlarge, part, vary
+from forebay_lab.bench.turns import in_turn
+from forebay_lab.demo.data import digits, pad, part, vary
 from studies.harness.sections import Row, Scope
 from studies.harness.tiered import IDLE_S, Mounts, mounts
 
@@ -35,13 +37,15 @@ def budget(scope: Scope) -> list[Row]:
     rows: list[Row] = []
     with mounts(path.parent) as place:
         for name, compute_s in STEPS.items():
-            found: dict[str, list[Row]] = {"no tier": [], "tier": []}
-            for number in range(scope.pick(RUNS, 1)):
-                for kind, runs in found.items():
-                    tier = f"{place.tier / f'{name[0]}{number}'}:2GiB" if kind == "tier" else ""
-                    before = place.source_bytes()
-                    trained = train(place, path.name, tier, scope.pick(SECONDS, 2.0), compute_s)
-                    runs.append(trained | {"source_bytes": place.source_bytes() - before})
+
+            def run(kind: str, place: Mounts = place, compute_s: float = compute_s) -> Row:
+                tier = f"{tempfile.mkdtemp(dir=place.tier)}:2GiB" if kind == "tier" else ""
+                before = place.source_bytes()
+                trained = train(place, path.name, tier, scope.pick(SECONDS, 2.0), compute_s)
+                return trained | {"source_bytes": place.source_bytes() - before}
+
+            kinds = {kind: partial(run, kind) for kind in ("no tier", "tier")}
+            found = in_turn(kinds, scope.pick(RUNS, 1), warm_ups=0)
             least = min(len(run["losses"]) for runs in found.values() for run in runs)
             curves = {tuple(run["losses"][:least]) for runs in found.values() for run in runs}
             for kind, runs in found.items():
@@ -67,8 +71,6 @@ def budget(scope: Scope) -> list[Row]:
 def train(place: Mounts, name: str, tier: str, seconds: float, compute_s: float) -> Row:
     """Train in a process of its own (`training.py`)."""
     environment = os.environ | {"FOREBAY_TIERS_IDLE": IDLE_S, "FOREBAY_TIERS": tier}
-    if tier:
-        Path(tier.rpartition(":")[0]).mkdir(mode=0o700)
     words = (
         "-m",
         "studies.tiers.training",
@@ -92,14 +94,11 @@ def images(scope: Scope) -> Path:
     path = scope.directory / "budget" / f"digits-{count}.npy"
     if path.exists():
         return path
-    pictures, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int64)
-    enlarged = enlarge(pictures.reshape(-1, 8, 8))
+    enlarged, labels = digits()
     training, _ = part(labels, 0)
     generator = np.random.default_rng(2)
     numbers = generator.integers(0, len(training), count)
-    padded = np.pad(enlarged[training], ((0, 0), (4, 4), (4, 4)))
-    pixels = vary(padded, numbers, generator).reshape(count, -1)
+    pixels = vary(pad(enlarged[training]), numbers, generator).reshape(count, -1)
     stored = generator.integers(0, 256, (count, PADDED_BYTES), np.uint8)
     stored[:, 0] = labels[training[numbers]]
     stored[:, 1 : 1 + pixels.shape[1]] = pixels

@@ -7,13 +7,12 @@ tier take turns.
 
 from __future__ import annotations
 
-import math
 import statistics
 from pathlib import Path
 
 import forebay
 from forebay import _native
-from studies.async_io.accuracy import quantile
+from forebay_lab.bench.turns import mean_interval
 from studies.harness.samples import FORMATS, Samples
 from studies.harness.sections import Row, Scope
 from studies.harness.tiered import LOADER_MEMORY, TIER, bench, epochs_of, mounts, read
@@ -82,7 +81,7 @@ def first_epoch(scope: Scope) -> list[Row]:
             {
                 "order": order,
                 "time_ratio": statistics.median(ratios),
-                **interval(ratios),
+                **mean_interval(ratios),
                 "source_ratio": first["source_bytes"] / alone["source_bytes"],
                 "reads_ratio": first["reads"] / alone["reads"],
                 # What epoch 1 did not copy is read again.
@@ -105,12 +104,3 @@ def steadiness(path: Path, order: str, runs: int) -> float:
             ratios.append(first["quarters"][0] / first["quarters"][-1])
             _native.clear_tiers([place.tier])
     return statistics.median(ratios)
-
-
-def interval(ratios: list[float]) -> Row:
-    """Confidence interval of the mean ratio, 95 % (Student's t)."""
-    if len(ratios) < 2:
-        return {}
-    error = statistics.stdev(ratios) / math.sqrt(len(ratios)) * quantile(len(ratios) - 1)
-    mean = statistics.mean(ratios)
-    return {"low": mean - error, "high": mean + error}

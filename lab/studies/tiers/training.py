@@ -1,7 +1,7 @@
 """Train on stored images until the time is over: ``training.py FILE SECONDS COMPUTE_S MOUNT ...``.
 
-Prints the mean loss of each epoch that ended in time, processor time, and the proportional memory
-of this process and of the daemon of its tier.
+Prints the mean loss of the first epoch and of each that ended in time, processor time, and the
+proportional memory of this process and of the daemon of its tier.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
         path, BATCH, order="shuffle", epochs=MOST_EPOCHS, last_batch="drop", world="single", memory="64MiB"
     )
     with loader:
-        while len(losses) < MOST_EPOCHS and time.perf_counter() - begun < seconds:
+        while not losses or (len(losses) < MOST_EPOCHS and time.perf_counter() - begun < seconds):
             # Larger data would not stay in the page cache, either.
             for server, mount in mounts:
                 server.drop_caches(mount)
@@ -49,7 +49,7 @@ def main() -> None:
                 model.learn(images.reshape(-1, 3, SIDE, SIDE), rows[:, 0].astype(np.int64))
                 found.append(model.step(model.gradient, RATE))
                 time.sleep(compute_s)
-                if time.perf_counter() - begun >= seconds:
+                if losses and time.perf_counter() - begun >= seconds:
                     break
             else:
                 losses.append(float(np.mean(found)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -13,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import forebay
 from forebay_lab import pfs
-from forebay_lab.bench.turns import spread
+from forebay_lab.bench.turns import in_turn, ratios, spread
 from forebay_lab.ranks.memory import pss_bytes
 from forebay_lab.ranks.rusage import process_usage
 from studies.harness import cargo, daemon
@@ -173,19 +173,19 @@ def cost(scope: Scope) -> list[Row]:
             source.write_bytes(np.random.default_rng(1).bytes(records * record_bytes))
             os.sync()
             time.sleep(SETTLED_S)
-            found: dict[str, list[list[Row]]] = {"none": [], "disk": [], "memory": []}
-            for repetition in range(2 if scope.tiny else 5):
-                for kind in list(found)[:: 1 if repetition % 2 else -1]:
-                    tier = None
-                    top = Path("/dev/shm") if kind == "memory" else place
-                    directory = Path(tempfile.mkdtemp(prefix="forebay-tier-", dir=top))
-                    try:
-                        if kind != "none":
-                            tier = f"{directory}:{2 * data_mib}MiB"
-                        found[kind].append(_new_process(_epochs, source, record_bytes, batch, tier))
-                        daemon.stop()
-                    finally:
-                        shutil.rmtree(directory)
+
+            def run(kind: str, place: Path, size: tuple[int, int]) -> list[Row]:
+                top = "/dev/shm" if kind == "memory" else place
+                with tempfile.TemporaryDirectory(prefix="forebay-tier-", dir=top) as directory:
+                    tier = None if kind == "none" else f"{directory}:{2 * data_mib}MiB"
+                    found: list[Row] = _new_process(_epochs, place / "x.raw", *size, tier)
+                    daemon.stop()
+                return found
+
+            kinds = {
+                kind: partial(run, kind, place, (record_bytes, batch)) for kind in ("none", "disk", "memory")
+            }
+            found = in_turn(kinds, scope.pick(5, 2), warm_ups=0)
         rows += _cost_rows(name, data_mib, found)
     return rows
 
@@ -197,9 +197,8 @@ def _cost_rows(name: str, data_mib: int, found: dict[str, list[list[Row]]]) -> l
             row: Row = {"samples": name, "tier": kind, "epoch": epoch + 1, "data_mib": data_mib}
             for field in runs[0][epoch]:
                 row |= spread(field, [run[epoch][field] for run in runs])
-            pairs = zip(runs, found["none"], strict=True)
-            ratios = [run[epoch]["cpu_seconds"] / plain[epoch]["cpu_seconds"] for run, plain in pairs]
-            rows.append({**row, **spread("cpu_ratio", ratios)})
+            cpu, plain = ([run[epoch]["cpu_seconds"] for run in of] for of in (runs, found["none"]))
+            rows.append({**row, **spread("cpu_ratio", ratios(cpu, plain))})
     return rows
 
 

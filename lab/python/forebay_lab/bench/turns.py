@@ -7,12 +7,25 @@ all rounds, their median, and their quartiles as its spread. Single times claim 
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["in_turn", "median_ratio", "medians_in_turn", "quartiles", "ratios", "spread", "timed"]
+__all__ = [
+    "in_turn",
+    "mean_interval",
+    "median_interval",
+    "median_ratio",
+    "medians_in_turn",
+    "quartiles",
+    "ratios",
+    "spread",
+    "student_quantile",
+    "timed",
+]
 
 Found = TypeVar("Found")
 
@@ -69,3 +82,26 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
         f"{name}_lowest": min(values),
         f"{name}_highest": max(values),
     }
+
+
+def median_interval(name: str, values: Sequence[float], samples: int = 10_000) -> dict[str, float]:
+    """Return the median of a figure with its 95 % interval (bootstrap), as fields of a row."""
+    generator = random.Random(1)
+    middles = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(samples))
+    low, high = middles[samples // 40], middles[samples * 39 // 40]
+    return {name: statistics.median(values), f"{name}_low": low, f"{name}_high": high}
+
+
+def mean_interval(values: Sequence[float]) -> dict[str, float]:
+    """Return the 95 % interval of a mean (Student's t), as fields of a row; of one value, none."""
+    if len(values) < 2:
+        return {}
+    error = statistics.stdev(values) / math.sqrt(len(values)) * student_quantile(len(values) - 1)
+    mean = statistics.mean(values)
+    return {"low": mean - error, "high": mean + error}
+
+
+def student_quantile(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t from a table of degrees of freedom."""
+    known = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
+    return known[min(max(int(freedom), 1), len(known)) - 1]

@@ -92,6 +92,22 @@ class DataSet:
         return self.directory / "held-out.npz"
 
 
+def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return scikit-learn's digits, enlarged to 32x32, values 0-1, and their labels.
+
+    Raises
+    ------
+    DemoError
+        If scikit-learn is missing.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DemoError(f"demo data: {error}\nhint: pip install 'forebay[demo]'") from error
+    images, labels = load_digits(return_X_y=True)
+    return enlarge(images.reshape(-1, 8, 8)), labels.astype(np.int64)
+
+
 def part(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return training and held-out image numbers: a partition, the same share of every class."""
     generator = np.random.default_rng([seed, 1])
@@ -105,13 +121,19 @@ def part(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArr
     return np.setdiff1d(np.arange(len(labels)), held_out), held_out
 
 
-def enlarge(digits: NDArray[np.float64], size: int = HEIGHT) -> NDArray[np.float32]:
+def enlarge(images: NDArray[np.float64], size: int = HEIGHT) -> NDArray[np.float32]:
     """8x8 images with values 0-16 as `size` x `size` images with values 0-1, bilinear."""
-    positions = (np.arange(size) + 0.5) * digits.shape[1] / size - 0.5
-    weights = np.maximum(0.0, 1.0 - np.abs(positions[:, None] - np.arange(digits.shape[1])[None, :]))
+    positions = (np.arange(size) + 0.5) * images.shape[1] / size - 0.5
+    weights = np.maximum(0.0, 1.0 - np.abs(positions[:, None] - np.arange(images.shape[1])[None, :]))
     weights /= weights.sum(axis=1, keepdims=True)
-    enlarged: NDArray[np.float32] = (weights @ (digits / 16.0) @ weights.T).astype(np.float32)
+    enlarged: NDArray[np.float32] = (weights @ (images / 16.0) @ weights.T).astype(np.float32)
     return enlarged
+
+
+def pad(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return images with the margins that `vary` shifts them in."""
+    margin = (_SHIFT_PIXELS, _SHIFT_PIXELS)
+    return np.pad(images, ((0, 0), margin, margin))
 
 
 def vary(
@@ -131,9 +153,9 @@ def vary(
     return clean
 
 
-def render(digits: NDArray[np.float32]) -> NDArray[np.uint8]:
+def render(images: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return enlarged images in the middle of the range of `vary`, without shift and noise."""
-    grey = 24 + digits[:, None] * (159 - 24) + _NOISE / 2
+    grey = 24 + images[:, None] * (159 - 24) + _NOISE / 2
     return np.repeat(grey.astype(np.uint8), CHANNELS, axis=1)
 
 
@@ -192,16 +214,12 @@ def _found(directory: Path, spec: Spec, *, made: bool) -> DataSet:
 def _write(directory: Path, spec: Spec, progress: Callable[[int, int], None]) -> None:
     try:
         import lmdb
-        from sklearn.datasets import load_digits
     except ImportError as error:
         raise DemoError(f"demo data: {error}\nhint: pip install 'forebay[demo]'") from error
 
-    images, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int64)
-    enlarged = enlarge(images.reshape(-1, 8, 8))
+    enlarged, labels = digits()
     training, held_out = part(labels, spec.seed)
-    margin = (_SHIFT_PIXELS, _SHIFT_PIXELS)
-    padded = np.pad(enlarged[training], ((0, 0), margin, margin))
+    padded = pad(enlarged[training])
     generator = np.random.default_rng([spec.seed, 2])
 
     directory.mkdir()
@@ -222,10 +240,10 @@ def _write(directory: Path, spec: Spec, progress: Callable[[int, int], None]) ->
             count = min(COMMIT_EVERY, spec.samples - first)
             numbers = generator.integers(0, len(training), size=count)
             pixels = vary(padded, numbers, generator)
-            digits = labels[training[numbers]]
+            chosen = labels[training[numbers]]
             with environment.begin(write=True) as transaction:
                 for i in range(count):
-                    record = b"".join((head, pixels[i].tobytes(), tails[digits[i]]))
+                    record = b"".join((head, pixels[i].tobytes(), tails[chosen[i]]))
                     transaction.put(b"%08d" % (first + i), record)
             if first % 10_000 == 0:
                 progress(first, spec.samples)

@@ -71,3 +71,10 @@ def transfers() -> Transfers:
     except OSError:
         return Transfers()
     return Transfers(values["rchar"], values["syscr"], values["read_bytes"])
+
+
+def processors() -> tuple[int, int]:
+    """Return the busy time of all processors of the machine, and all their time [ticks]."""
+    # user, nice, system, idle, iowait, irq, softirq, steal: proc_stat(5).
+    ticks = list(map(int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]))
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)

@@ -19,7 +19,7 @@ _SPENT = ("startup", "exposed", "locate", "plan", "read", "decode", "reader_idle
 _names = itertools.count()
 
 
-class Feed:
+class MeasuredLoader:
     """A loader over one data set, with what it decided and how long its epochs take."""
 
     def __init__(self, dataset: Set, order: str, batch: int, **options: Any) -> None:
