@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from forebay import _native
 from forebay._core import option_error
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from forebay import _native
 
 __all__ = ["Given", "GivenStates", "Weighted"]
 
@@ -28,8 +27,8 @@ _COUNTER = 3 << 128
 
 
 def _check_samples(order: str, samples: object) -> None:
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        raise option_error(f"forebay.{order}: samples=: expected an integer of at least 1, found {samples!r}")
+    if samples is not None:
+        _native.check_option(f"forebay.{order}: samples=", "order.samples", samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,13 @@ __all__ = [
     "Siblings",
     "Watchdog",
     "check_decoder",
-    "check_strategy",
+    "check_option",
+    "check_parameters",
     "clear_tiers",
     "compare_tier",
     "describe_sidecar",
     "drop_copies_of_tier",
     "limit",
-    "option_expected",
     "option_words",
     "run_usage",
     "runtime_directory",
@@ -71,7 +71,7 @@ class Dataset:
         sample_axis: str = "auto",
         manifest: tuple[str, str] | None = None,
         follow_symlinks: bool = False,
-        decode: str | None = None,
+        decode: Mapping[str, Mapping[str, Any]] | None = None,
         nulls: str = "raise",
     ) -> Dataset: ...
     @property
@@ -129,8 +129,11 @@ class Engine:
     def __new__(
         cls,
         dataset: Dataset,
-        options: str,
+        options: Mapping[str, Any],
         *,
+        launcher: str | None = None,
+        tier_daemon: Sequence[str] = ...,
+        links: Mapping[str, Any] | None = None,
         listener: Listener | None = None,
         progress: _Progress | None = None,
     ) -> Engine: ...
@@ -208,11 +211,18 @@ def limit(
     pool_bytes: int = 0,
 ) -> dict[str, Any]: ...
 
-# What is wrong with a decoder of a field, in JSON; None if nothing is.
-def check_decoder(json: str) -> str | None: ...
-def option_expected(name: str, json: str) -> str | None: ...
+# What is wrong with a decoder of a field; None if nothing is.
+def check_decoder(facts: Mapping[str, Any]) -> str | None: ...
+
+# Raises where the option `name` may not be `value`, which came from `origin`; `shown` is the value
+# as the user wrote it.
+def check_option(origin: str, name: str, value: object, shown: object = ...) -> None: ...
+
+# The same for parameters of an order, a strategy or a tier, and those that do not go together.
+def check_parameters(
+    kind: str, prefix: str, values: dict[str, Any], shown: dict[str, Any] | None = None
+) -> None: ...
 def option_words(name: str) -> list[str]: ...
-def check_strategy(json: str) -> None: ...
 def runtime_directory(*, make: bool) -> Path: ...
 
 # The tier daemon; what it knows is JSON.

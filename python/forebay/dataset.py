@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from forebay._sample_ids import SomeIds, index_error, sample_ids
 from forebay._selection import Ids, checked_ids, split_ids
 from forebay._shown import counted, fields_text, table
 from forebay._warn import warn
-from forebay.decode import Decoder, decoders_json
+from forebay.decode import Decoder, decoders_of
 from forebay.options import resolve
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def open(
     arguments: dict[str, Any] = dict(options.values)
     if follow_symlinks:
         arguments["follow_symlinks"] = True
-    if (decoders := decoders_json(decode)) is not None:
+    if decoders := decoders_of(decode):
         arguments["decode"] = decoders
     _check_text("database", options["database"] or "")
     if record_bytes is not None and options["format"] not in (None, "raw"):
@@ -333,8 +332,7 @@ class Dataset:
     @property
     def decoders(self) -> dict[str, Any]:
         """Field name → decoder, as the engine reads it; empty without ``decode=``."""
-        found: dict[str, Any] = json.loads(self._options.get("decode", "{}"))
-        return found
+        return dict(self._options.get("decode", {}))
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:

@@ -6,11 +6,10 @@ is to do.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from forebay import _native
@@ -19,7 +18,7 @@ from forebay._core import option_error
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Decoder", "array", "decoders_json", "image"]
+__all__ = ["Decoder", "array", "decoders_of", "image"]
 
 MODES = ("rgb", "gray")
 LAYOUTS = ("hwc", "chw")
@@ -38,11 +37,15 @@ class Decoder:
 
     Parameters
     ----------
-    facts : str
-        The decoder as the engine reads it, in JSON.
+    facts : mapping
+        The decoder as the engine reads it.
     """
 
-    facts: str
+    facts: Mapping[str, Any] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        if (wrong := _native.check_decoder(self.facts)) is not None:
+            raise option_error(f"forebay.{self.facts.get('kind', 'Decoder')}: {wrong}")
 
 
 def image(
@@ -125,8 +128,7 @@ def image(
         numerator, denominator = _SHORT_SIDE
         side = (max(height, width) * numerator + denominator // 2) // denominator
         how["short_side"] = side if short_side is None else _integer("short_side", short_side)
-    return _decoder(
-        "forebay.image",
+    return Decoder(
         {
             "kind": "image",
             "height": height,
@@ -163,8 +165,7 @@ def array(shape: int | Sequence[int], dtype: npt.DTypeLike = "uint8") -> Decoder
         If the shape is not one of positive integers, or there is no such dtype.
     """
     lengths = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
-    return _decoder(
-        "forebay.array",
+    return Decoder(
         {
             "kind": "array",
             "dtype": _dtype_name(dtype),
@@ -184,8 +185,8 @@ def _dtype_name(dtype: npt.DTypeLike) -> str:
     return found.name if found.isnative else found.str
 
 
-def decoders_json(decode: object) -> str | None:
-    """Return the decoders of ``forebay.open(decode=)`` as the engine reads them; None for none.
+def decoders_of(decode: object) -> dict[str, Mapping[str, Any]]:
+    """Return the decoders of ``forebay.open(decode=)`` as the engine reads them.
 
     Raises
     ------
@@ -193,18 +194,18 @@ def decoders_json(decode: object) -> str | None:
         If they are no mapping of field name to decoder.
     """
     if decode is None:
-        return None
+        return {}
     if not isinstance(decode, Mapping):
         raise option_error(
             f"forebay.open: decode=: expected a mapping of field name to decoder, found {decode!r}",
             'as in decode={"jpg": forebay.image(size=224), "cls": "int"}',
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for name, decoder in decode.items():
         if not isinstance(name, str):
             raise option_error(f"forebay.open: decode=: expected the name of a field, found {name!r}")
         if isinstance(decoder, Decoder):
-            found[name] = json.loads(decoder.facts)
+            found[name] = decoder.facts
         elif decoder in WORDS:
             found[name] = {"kind": decoder}
         else:
@@ -214,14 +215,7 @@ def decoders_json(decode: object) -> str | None:
                 f"found {decoder!r}",
                 "a function of your own is sample= of forebay.Loader",
             )
-    return json.dumps(found, sort_keys=True) if found else None
-
-
-def _decoder(origin: str, facts: dict[str, Any]) -> Decoder:
-    text = json.dumps(facts)
-    if (wrong := _native.check_decoder(text)) is not None:
-        raise option_error(f"{origin}: {wrong}")
-    return Decoder(text)
+    return found
 
 
 def _word(name: str, value: object, words: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ wrapper that prefetches can save the state of the batch that was consumed last.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -468,7 +467,6 @@ class Loader(Generic[T]):
             "strategy": asdict(strategy),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
-            "decode": self._dataset.decoders,
             "timeout_s": math.ceil(self._options["timeout"]),
             "tiers": {
                 "tiers": [tier.facts() for tier in self._options["tiers"]],
@@ -479,7 +477,7 @@ class Loader(Generic[T]):
         }
         links, listener = None, None
         if channel is not None:
-            facts = {**shared, "data set": self._dataset.fingerprint}
+            facts = {**shared, "decode": self._dataset.decoders, "data set": self._dataset.fingerprint}
             if self._weighted is not None:
                 facts["weights"] = self._weighted.digest
             if "tiers" in self._options.of_system or "tiers" not in self._options.origins:
@@ -498,18 +496,20 @@ class Loader(Generic[T]):
             finally:
                 # From here on the engine watches the processes of the node.
                 channel.close()
-        own = {
+        place = {
             "job": rank_info.job,
             "node": rank_info.node,
             "rank": rank_info.rank,
             "local_rank": rank_info.local_rank,
-            "local_ranks": list(rank_info.local_ranks),
-            "launcher": rank_info.launcher,
-            "tier_daemon": [sys.executable, "-m", "forebay.tools.tiers"],
-            "links": links,
+            "local_ranks": rank_info.local_ranks,
         }
         engine: _native.Engine = native.Engine(
-            self._dataset.native_of(native), json.dumps(shared | own), listener=listener
+            self._dataset.native_of(native),
+            shared | place,
+            launcher=rank_info.launcher,
+            tier_daemon=[sys.executable, "-m", "forebay.tools.tiers"],
+            links=links,
+            listener=listener,
         )
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
@@ -780,6 +780,7 @@ class Loader(Generic[T]):
         """Remake the engine with the parameters of a state, unless the caller chose others."""
         made = "Opportunistic" if self._order["kind"] == "opportunistic" else "Group"
         for key, value in wanted.items():
+            _native.check_option(f"load_state_dict: {key}", f"order.{key}", value)
             asked = self._order[key]
             if asked is not None and asked != value:
                 raise option_error(

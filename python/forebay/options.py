@@ -16,11 +16,10 @@ job compares them between nodes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -92,27 +91,17 @@ _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
 _UNITS |= {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
-def _check(origin: str, name: str, value: Any, given: str | None = None) -> Any:
+def _check(origin: str, name: str, value: Any, *shown: object) -> Any:
     """Return a value that the engine accepts for the option ``name``, else raise.
 
-    ``given`` is the value as the user wrote it, for the message.
+    ``shown`` is the value as the user wrote it, if that is another.
 
     Raises
     ------
     OptionError
         If the engine rejects the value; the message begins with ``origin``.
     """
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        text.encode()
-    except (TypeError, ValueError):
-        # What JSON or UTF-8 cannot hold is no value of any option.
-        text = "null"
-    if (expected := _native.option_expected(name, text)) is not None:
-        separator = ";" if "," in expected else ","
-        raise option_error(
-            f"{origin}: expected {expected}{separator} found {repr(value) if given is None else given}"
-        )
+    _native.check_option(origin, name, value, *shown)
     return value
 
 
@@ -243,7 +232,7 @@ class Opportunistic:
 
     def __post_init__(self) -> None:
         if isinstance(self.unit, str):
-            object.__setattr__(self, "unit", parse_bytes("Opportunistic(unit=)", self.unit))
+            object.__setattr__(self, "unit", _bytes("Opportunistic(unit=)", self.unit))
         _check_fields(self, "order")
 
 
@@ -326,18 +315,19 @@ class Strategy:
     def __post_init__(self) -> None:
         for name in ("store", "fetch_bytes"):
             if isinstance(value := getattr(self, name), str) and value != AUTO:
-                object.__setattr__(self, name, parse_bytes(f"Strategy({name}=)", value))
+                object.__setattr__(self, name, _bytes(f"Strategy({name}=)", value))
         _check_fields(self, "strategy")
-        _native.check_strategy(json.dumps(asdict(self)))
 
 
 def _check_fields(one: _OrderKind | Strategy, prefix: str) -> None:
     """Convert and check the parameters; None is not given where it is the default."""
+    found = {}
     for field in fields(one):
         value = _number(given) if not isinstance(given := getattr(one, field.name), str) else given
+        object.__setattr__(one, field.name, value)
         if value is not None or field.default is not None:
-            _check(f"{type(one).__name__}({field.name}=)", f"{prefix}.{field.name}", value)
-            object.__setattr__(one, field.name, value)
+            found[field.name] = value
+    _native.check_parameters(type(one).__name__, prefix, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,11 +358,15 @@ class Tier:
     force: bool = False
 
     def __post_init__(self) -> None:
-        path = os.fspath(self.path) if isinstance(self.path, os.PathLike) else self.path
-        size = parse_bytes("Tier(size=)", self.size)
-        given = {"path": path, "size": size, "keep": _flag(self.keep), "force": _flag(self.force)}
-        for name, value in given.items():
-            _check(f"Tier({name}=)", f"tiers.{name}", value, repr(getattr(self, name)))
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {
+            "path": os.fspath(self.path) if isinstance(self.path, os.PathLike) else self.path,
+            "size": _bytes("Tier(size=)", self.size),
+            "keep": _flag(self.keep),
+            "force": _flag(self.force),
+        }
+        _native.check_parameters("Tier", "tiers", found, given)
+        for name, value in found.items():
             object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
@@ -411,6 +405,11 @@ def parse_bytes(name: str, value: object) -> int:
     OptionError
         If it is no positive number of bytes; the message begins with ``name``.
     """
+    size: int = _check(name, "memory", _bytes(name, value), value)
+    return size
+
+
+def _bytes(name: str, value: object) -> int:
     size = _number(value) if not isinstance(value, str) else None
     if isinstance(value, str) and (match := _BYTES.match(value)):
         factor = _UNITS.get(match.group(2).lower(), 0)
@@ -419,12 +418,11 @@ def parse_bytes(name: str, value: object) -> int:
         raise option_error(
             f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
         )
-    checked: int = _check(name, "memory", size, repr(value))
-    return checked
+    return size
 
 
 def _copy_bytes(origin: str, value: object) -> int:
-    found: int = _check(origin, "copy_bytes", parse_bytes(origin, value), repr(value))
+    found: int = _check(origin, "copy_bytes", _bytes(origin, value), value)
     return found
 
 

@@ -191,6 +191,7 @@ def test_ids_that_are_not_as_declared_are_refused(opened, order, says):
     [
         (lambda: Given(3), "expected a function of the epoch, found 3"),
         (lambda: Given(curriculum, samples=0), "samples=: expected an integer of at least 1"),
+        (lambda: Given(curriculum, samples=2**32), "samples=: expected an integer of at most 4294967295"),
         (lambda: Given(curriculum, repeats=1), "repeats=: expected True or False"),
         (lambda: Weighted([1.0, -0.5]), "weights of at least 0, found -0.5 for sample 1"),
         (lambda: Weighted([1.0, np.nan]), "found nan for sample 1"),

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use forebay_host::{HostError, MemoryRefusal, ThreadError};
 use forebay_io::ReadError;
+use forebay_plan::options::OptionError;
 use forebay_tier::TierError;
 use forebay_transport::TransportError;
 
@@ -485,6 +486,12 @@ impl From<LinkError> for Error {
         };
         let hint = error.hint().map(str::to_owned);
         kind(ErrorDetails::of(error, hint, None))
+    }
+}
+
+impl From<OptionError> for Error {
+    fn from(OptionError { message, hint }: OptionError) -> Self {
+        Self::Options { message, hint }
     }
 }
 

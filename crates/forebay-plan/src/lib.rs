@@ -17,6 +17,8 @@
 //!   [`TierForecast`]).
 //! - [`config`]: what is decided once per loader: how its node reads, in which sizes, within which
 //!   budget ([`config::decide`]).
+//! - [`options`]: what a loader is asked for: which values are valid, and which go together
+//!   ([`options::LoaderOptions`]).
 //! - `pace`: what the threads of a node do when ([`PlanWindow`], [`AnnounceWindow`],
 //!   [`BufferUse`]).
 //! - `stagger`: which nodes may read at a time ([`TokenClient`]).
@@ -30,6 +32,7 @@
 pub mod config;
 mod ln_factorial;
 mod nodes;
+pub mod options;
 mod order;
 mod pace;
 mod permutation;

@@ -44,9 +44,9 @@ pub fn add_to(module: &Bound<'_, PyModule>, plugins: impl Plugins + 'static) -> 
     module.add_class::<job::watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(loader::options::check_decoder, module)?)?;
-    module.add_function(wrap_pyfunction!(loader::options::option_expected, module)?)?;
-    module.add_function(wrap_pyfunction!(loader::options::words_of_option, module)?)?;
-    module.add_function(wrap_pyfunction!(loader::options::check_strategy, module)?)?;
+    module.add_function(wrap_pyfunction!(loader::options::check_option, module)?)?;
+    module.add_function(wrap_pyfunction!(loader::options::option_words, module)?)?;
+    module.add_function(wrap_pyfunction!(loader::options::check_parameters, module)?)?;
     module.add_function(wrap_pyfunction!(job::runtime_directory::runtime_directory, module)?)?;
     module.add_function(wrap_pyfunction!(daemon::store::serve_store, module)?)?;
     module.add_function(wrap_pyfunction!(daemon::store::store_status, module)?)?;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use forebay_host::{HostError, ThreadError};
+use forebay_plan::options::TierSpec;
 
 /// The daemon closed the connection.
 pub(crate) const ENDED: &str = "it has ended";
@@ -74,6 +75,11 @@ impl TierError {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Daemon { problem, .. } if problem == ENDED)
+    }
+
+    /// A tier that the user must mend; the hint may be empty.
+    pub(crate) fn of_tier(spec: &TierSpec, problem: String, hint: &str) -> Self {
+        Self::Tier { tier: spec.path.display().to_string(), problem, hint: hint.into() }
     }
 
     /// The system refused `action` at `path`.

@@ -6,7 +6,7 @@
 //!
 //! Each folder imports only from those above it:
 //!
-//! - `error`, `path_json`, `read_all`, `thread_priority`: what several of them use.
+//! - `error`, `read_all`, `thread_priority`: what several of them use.
 //! - `source`: which file a copy is of, and whether that has changed.
 //! - `table`: how a data set is cut into chunks and pieces, and where the copy of each one is.
 //! - [`log`]: what a level has, for the next daemon.
@@ -28,7 +28,6 @@ pub mod daemon;
 mod error;
 mod level;
 pub mod log;
-mod path_json;
 mod read;
 mod read_all;
 mod source;
@@ -48,7 +47,6 @@ pub use level::directory::TierDirectory;
 pub use level::directory_checks::check_sources;
 pub use level::health::{Action, Health, ReadMark};
 pub use level::slab_files::SlabFiles;
-pub use level::spec::{TierOptions, TierSpec};
 pub use level::storage::LevelStorage;
 pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Replayed};
 pub use read::copying::Fill;

@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_host::{PacketSocket, Received, SocketPath};
+use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
-use forebay_tier::{Client, Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey, TierSpec};
+use forebay_tier::{Client, Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey};
 use forebay_types::{ChunkId, Pieces};
 
 /// A daemon in a thread, until it is dropped.

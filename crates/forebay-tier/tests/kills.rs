@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
+use forebay_plan::options::{TierOptions, TierSpec};
 use forebay_tier::daemon::{DamagedPiece, Server, StoredTier};
 use forebay_tier::{
-    ChunkMap, Client, DaemonAddress, Fill, Source, SourceKey, SourceState, TierOptions, TierSetup, TierSpec,
-    TieredFiles,
+    ChunkMap, Client, DaemonAddress, Fill, Source, SourceKey, SourceState, TierSetup, TieredFiles,
 };
 use forebay_types::ShardId;
 

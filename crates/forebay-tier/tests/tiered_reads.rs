@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
+use forebay_plan::options::{TierOptions, TierSpec};
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, Client, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierOptions, TierSetup,
-    TierSpec, TieredFiles,
+    ChunkMap, Client, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierSetup, TieredFiles,
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;

@@ -39,7 +39,7 @@ pub use error::{TransportError, UNREACHABLE_HINT};
 pub use message::auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
 pub use message::handshake;
 pub use message::refusal::Refusal;
-pub use message::request::{MAX_ANSWER_BYTES, MAX_COUNT};
+pub use message::request::MAX_COUNT;
 pub use server::exporter::{Exporter, ExporterOptions, server_threads};
 pub use server::share::Share;
 pub use ucx::{Ucx, UcxExporter, UcxFetcher, UcxPeer, UcxPolicy};

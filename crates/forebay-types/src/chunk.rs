@@ -8,6 +8,13 @@ pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Length of a piece \[bytes\]; the last one of a source may be shorter.
 pub const PIECE_BYTES: u64 = 64 << 10;
 
+/// Levels of copies, at most.
+pub const MAX_COPY_LEVELS: usize = 7;
+
+/// Most bytes of an answer of another node \[bytes\]: a step of a rank, far above what a batch
+/// buffer holds.
+pub const MAX_ANSWER_BYTES: u64 = 1 << 30;
+
 /// Pieces of a chunk.
 pub const PIECES: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
 

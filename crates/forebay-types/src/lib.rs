@@ -13,10 +13,13 @@
 mod chunk;
 mod field;
 mod located;
+pub mod path_json;
 mod places;
 mod sample_location;
 
-pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, run_bytes};
+pub use chunk::{
+    CHUNK_BYTES, ChunkId, MAX_ANSWER_BYTES, MAX_COPY_LEVELS, PIECE_BYTES, PIECES, Pieces, run_bytes,
+};
 pub use field::{Dtype, Field, Layout};
 pub use located::{CodecChain, Located, Piece, Slice, Unit};
 pub use places::{ChunkPlace, ChunkPlaces, SamplePlaces};

@@ -22,7 +22,7 @@ import numpy as np
 from forebay._core import FormatError, StorageError, option_error
 from forebay._paths import PathLike, missing
 from forebay.dataset import Dataset, _names
-from forebay.decode import Decoder, decoders_json
+from forebay.decode import Decoder, decoders_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -120,7 +120,7 @@ def manifest(
     options: dict[str, Any] = {"manifest": (str(table), json.dumps(reading)), "format": "folder"}
     if follow_symlinks:
         options["follow_symlinks"] = True
-    if (decoders := decoders_json(decode)) is not None:
+    if decoders := decoders_of(decode):
         options["decode"] = decoders
     return ManifestDataset([folder], fields=_names(fields), **options)
 

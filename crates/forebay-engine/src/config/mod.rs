@@ -8,7 +8,6 @@ pub(crate) mod amplified_decoding;
 mod memory;
 pub(crate) mod options;
 pub(crate) mod rank_facts;
-pub(crate) mod rules;
 pub(crate) mod shares;
 pub(crate) mod strategies;
 pub(crate) mod tiers;
@@ -18,17 +17,17 @@ use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles, probe_io_uring};
 pub use forebay_plan::config::Settings;
 use forebay_plan::config::{
-    AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Level, Mapping, ReadOptions,
-    StorageFacts, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
+    AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Level, Locate, Mapping,
+    ReadOptions, StorageFacts, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
 };
-use forebay_plan::{Kind, Mixture, Order, OrderSpec};
+use forebay_plan::{Kind, Order};
 use forebay_types::ShardId;
 use serde::{Deserialize, Serialize};
 
 pub use self::memory::{budget, may_map};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::BatchLayout;
-use crate::config::options::{Locate, Options};
+use crate::config::options::Options;
 use crate::dataset::IndexOrigin;
 use crate::dataset::drawn_bytes::drawn_bytes;
 use crate::dataset::field_decoders::{Decoding, decode_threads};
@@ -38,44 +37,6 @@ use crate::shm::region::control_bytes;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
-
-/// The order that the options request, with these group sizes.
-pub fn make_order(
-    options: &Options,
-    samples: u64,
-    group_samples: u64,
-    group_window: u64,
-    lanes: Option<u64>,
-) -> Result<Order, Error> {
-    let kind = options.kind(samples, group_samples, group_window)?;
-    let of_epoch = options.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
-    let spec = OrderSpec {
-        kind,
-        last_batch: options.last()?,
-        seed: options.seed,
-        samples: of_epoch.unwrap_or(samples),
-        batch: options.batch_size,
-        ranks: u64::from(options.size),
-        lanes: lanes.or(options.order.lanes),
-    };
-    Ok(match mixture(options, samples)? {
-        Some(mixture) => Order::mixed(spec, mixture)?,
-        None => Order::new(spec)?,
-    })
-}
-
-/// The mixture that the data set of `samples` samples is, if it is one.
-fn mixture(options: &Options, samples: u64) -> Result<Option<Mixture>, Error> {
-    let Some(spec) = &options.order.mixture else { return Ok(None) };
-    let mixture = Mixture::new(spec.clone())?;
-    if mixture.samples() != samples {
-        return Err(Error::Options {
-            message: format!("mixture: its sources have {} samples, its files {samples}", mixture.samples()),
-            hint: "a file has changed since it was opened; open the sources again".into(),
-        });
-    }
-    Ok(Some(mixture))
-}
 
 /// Facts that the leader of a node gathered before it decided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -154,7 +115,7 @@ pub fn decide(
         }
         None => plain_order(options, index)?,
     };
-    let read_options = read_options(options, index, cores);
+    let read_options = options.read_options(index.has_vocabulary(), decode_threads(&options.decode, cores));
     let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
     let has_tiers = !options.tiers.tiers.is_empty();
     let facts = JobFacts {
@@ -180,7 +141,7 @@ pub fn decide(
 /// set.
 pub fn plain_order(options: &Options, index: &Index) -> Result<Order, Error> {
     let (group_samples, group_window) = shuffle_quality::group_of(index);
-    make_order(options, index.samples(), group_samples, group_window, None)
+    Ok(options.order(index.samples(), group_samples, group_window, None)?)
 }
 
 /// Options without effect for this data set, this storage or this job.
@@ -200,8 +161,7 @@ fn without_effect(
         add(Wanted::Coalesce, &format!("the order {} is read a window at a time", kind.name()));
     }
     if options.links.is_none() {
-        let is_one_node = options.local_ranks.len() == options.size as usize;
-        let reason = if is_one_node { "the job has one node" } else { "the nodes are not linked" };
+        let reason = if options.is_one_node() { "the job has one node" } else { "the nodes are not linked" };
         if options.strategy.stagger.is_some() {
             add(Wanted::Stagger, reason);
         }
@@ -213,23 +173,6 @@ fn without_effect(
         add(Wanted::Checksums, "the format has none of single records, or its codecs always check them");
     }
     fallbacks
-}
-
-fn read_options(options: &Options, index: &Index, cores: usize) -> ReadOptions {
-    let strategy = &options.strategy;
-    ReadOptions {
-        node_ranks: options.local_ranks.len(),
-        locate: strategy.locate,
-        access: strategy.access,
-        direct: strategy.direct,
-        readers: strategy.readers,
-        coalesce: strategy.coalesce,
-        prefetch_windows: strategy.prefetch_windows,
-        batch_buffers: strategy.batch_buffers,
-        checksums: options.checksums || index.has_vocabulary(),
-        store: options.strategy.store.is_some(),
-        decode_threads: decode_threads(&options.decode, cores),
-    }
 }
 
 pub(crate) fn data_facts(
@@ -245,7 +188,7 @@ pub(crate) fn data_facts(
     };
     let mean_bytes = drawn_bytes as f64 / samples.max(1) as f64;
     // The sizes of groups do not matter for it.
-    let batch = make_order(options, samples, 1, 1, None)?.largest_batch();
+    let batch = options.order(samples, 1, 1, None)?.largest_batch();
     let decoding = Decoding::new(index.fields(), &options.decode)?;
     let fields = decoding.fields();
     let ragged_bytes = ragged_bytes(fields, batch, mean_bytes, summary.longest_record_bytes, expansion);

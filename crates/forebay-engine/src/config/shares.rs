@@ -37,9 +37,9 @@ pub(crate) fn share_out(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
-    let kind = options.kind(1, 1, 1)?;
+    let kind = options.kind(1, 1, 1);
     let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
-    let is_single = options.local_ranks.len() == options.size as usize;
+    let is_single = options.is_one_node();
     if !needs_shares(kind, options.strategy.store.is_some(), is_single) {
         return Ok(None);
     }
@@ -81,7 +81,7 @@ fn cut(
     let map = chunk_map(files, index)?;
     let samples = index.samples();
     let (data_bytes, count) = (index.record_bytes(), nodes.len() as u64);
-    let unit_bytes = match options.kind(1, 1, 1)? {
+    let unit_bytes = match options.kind(1, 1, 1) {
         Kind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
         _ => share_unit_bytes(data_bytes, samples, count),
     };

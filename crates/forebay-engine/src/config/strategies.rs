@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use forebay_format::{Error as FormatError, Index};
+use forebay_plan::config::Locate;
 use forebay_plan::{BoxedLocator, IndexScanner, LocatorFactory};
 
-use crate::config::options::{Locate, Options};
+use crate::config::options::Options;
 use crate::error::Error;
 
 /// A locator of samples.
@@ -52,7 +53,7 @@ mod tests {
                 "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last_batch": "fill",
                 "timeout_s": 600, "strategy": {"locate": locate, "access": "mmap"},
             });
-            Options::from_json(&value.to_string()).unwrap()
+            Options::of_json(value).unwrap()
         };
         let none = Strategies::default();
         for (locate, is_present) in

@@ -145,10 +145,15 @@ impl IndexedDataset {
         Self { computer: Some(computer), ..self }
     }
 
-    /// The same data set; samples that are read by id are decoded by `decoders`.
+    /// The same data set; samples are decoded by `decoders`.
     #[must_use]
     pub fn decoding_with(self, decoders: FieldDecoders) -> Self {
         Self { decoders, ..self }
+    }
+
+    /// The decoders, by field.
+    pub fn decoders(&self) -> &FieldDecoders {
+        &self.decoders
     }
 
     /// The fields with their decoders.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::config::{Budget, Mapping, retained_bytes};
+use forebay_plan::config::{AccessChoice, Budget, Locate, Mapping, retained_bytes};
+use forebay_plan::options::OrderName;
 use forebay_plan::{Kind, NodeShares, Order};
 use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::amplified_decoding;
-use crate::config::options::{AccessChoice, Locate, Options};
+use crate::config::options::Options;
 use crate::config::rank_facts::{RankFacts, cores_of_ranks, min_address_left};
 use crate::config::shares::{JobShares, share_out};
 use crate::config::strategies::Strategies;
@@ -117,7 +118,7 @@ pub(crate) fn lead(
         retained_bytes: found.retained.as_ref().map_or(0, |retained| retained.bytes()),
         fallbacks,
     };
-    if let Some(text) = amplified_decoding::warning(&settings, &findings.data, &options.order.kind)
+    if let Some(text) = amplified_decoding::warning(&settings, &findings.data, options.kind(1, 1, 1))
         && options.rank == 0
     {
         leading.warn(&text);
@@ -271,7 +272,7 @@ impl Leading<'_> {
     ) -> Result<Option<residents::Choice>, Error> {
         let &Self { source, options, links, caller, .. } = self;
         let Some(job_shares) = &found.job_shares else { return Ok(None) };
-        if !matches!(options.kind(1, 1, 1)?, Kind::Opportunistic { .. }) {
+        if !matches!(options.kind(1, 1, 1), Kind::Opportunistic { .. }) {
             return Ok(None);
         }
         let index = &*found.index;
@@ -380,12 +381,11 @@ pub(crate) fn decided_order(
     shares: Option<Arc<NodeShares>>,
     residents: Option<&ResidentPlan>,
 ) -> Result<Order, Error> {
-    let order = config::make_order(
-        options,
+    let order = options.order(
         index.samples(),
         settings.group_samples,
         settings.group_window,
-        Some(settings.lanes).filter(|_| options.order.kind == "group"),
+        Some(settings.lanes).filter(|_| options.order.kind == OrderName::Group),
     )?;
     Ok(match (shares, residents) {
         (Some(shares), Some(plan)) => {

@@ -39,7 +39,7 @@ use forebay_plan::{OrderState, TokenClient};
 use forebay_types::{Field, Rank};
 
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config::options::{AccessChoice, Options};
+use crate::config::options::Options;
 use crate::config::strategies::Strategies;
 use crate::config::tiers;
 use crate::dataset::IndexedDataset;
@@ -64,6 +64,7 @@ use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
 use crate::shm::position::{AWAY, SessionId};
 use crate::shm::region::Region;
 use crate::store::Server;
+use forebay_plan::config::AccessChoice;
 
 /// See the module header.
 pub struct Engine {

@@ -47,7 +47,7 @@ impl OneRank {
             "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last_batch": "fill", "timeout_s": 60,
         });
         change(&mut values);
-        let options = Options::from_json(&values.to_string()).unwrap();
+        let options = Options::of_json(values).unwrap();
         Self { source: Arc::new(source), options, directory }
     }
 

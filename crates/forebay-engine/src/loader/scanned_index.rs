@@ -44,8 +44,7 @@ pub(crate) fn scanned_index(
             (bytes, ScanningNode::This)
         }
         None => {
-            let is_one_node = options.size as usize == options.local_ranks.len();
-            let scanning_node = if is_one_node { ScanningNode::This } else { ScanningNode::Each };
+            let scanning_node = if options.is_one_node() { ScanningNode::This } else { ScanningNode::Each };
             (scan(source, scanner, caller)?, scanning_node)
         }
     };

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use forebay_io::{FileIo, Mappings};
+use forebay_plan::config::AccessChoice;
 use forebay_tier::TieredFiles;
 use forebay_types::Extent;
 
-use crate::config::options::AccessChoice;
 use crate::residents::ResidentMemory;
 use crate::shm::counters::Level;
 use crate::store::Store;

@@ -9,13 +9,14 @@
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_plan::config::Budget;
+use forebay_plan::options::StoreSize;
 use forebay_plan::{
     DEFAULT_ENTROPY, NoWindow, NodeMemory, Order, StreamMemory, UnitBytes, UnitCost, WindowFacts, WindowWish,
     data_set_key, stream_node_memory, unit_costs,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::options::{Options, StoreSize};
+use crate::config::options::Options;
 use crate::config::shares::{JobShares, sharing};
 use crate::error::Error;
 use crate::host::Host;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host::Map;
 use forebay_io::ShardFiles;
+use forebay_plan::options::OnLost;
 use forebay_plan::{
     PeerPiece, PeerRequest, RequestLimits, SharePart, StoreLayout, peer_requests, share_parts,
 };
@@ -18,7 +19,7 @@ use forebay_transport::{
 };
 use forebay_types::{Extent, Rank};
 
-use crate::config::options::{OnLost, Options};
+use crate::config::options::Options;
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
+use forebay_plan::options::StoreSize;
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout, chunk_owners, data_set_key};
 use forebay_transport::{
     DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
@@ -23,7 +24,7 @@ use forebay_types::{CHUNK_BYTES, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::Fallback;
-use crate::config::options::{Options, StoreSize};
+use crate::config::options::Options;
 use crate::config::shares::sharing;
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
@@ -318,7 +319,7 @@ const _: () = assert!(NO_OWNER as usize >= crate::mesh::MAX_NODES);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::options::Auto;
+    use forebay_plan::options::Auto;
 
     #[test]
     fn a_share_takes_what_is_given_or_half_of_what_is_free() {

@@ -9,10 +9,8 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+pub use forebay_types::MAX_COPY_LEVELS;
 use forebay_types::ShardId;
-
-/// Levels of copies, at most.
-pub const MAX_COPY_LEVELS: usize = 7;
 
 /// Where a read starts, and by which way it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

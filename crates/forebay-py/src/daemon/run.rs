@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use forebay_engine::{Error, Host};
 use forebay_plan::Fetch;
-use forebay_tier::{DaemonAddress, RunClient, RunOptions, TierError, TierSpec, runs_usage};
+use forebay_plan::options::TierSpec;
+use forebay_tier::{DaemonAddress, RunClient, RunOptions, TierError, runs_usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pythonize::depythonize;

@@ -18,7 +18,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use pythonize::pythonize;
+use pythonize::{depythonize, pythonize};
 
 use crate::batch::{dtype_of, field_shape, object};
 use crate::caller::detached;
@@ -128,7 +128,7 @@ impl Dataset {
         sample_axis: &str,
         manifest: Option<(PathBuf, String)>,
         follow_symlinks: bool,
-        decode: Option<&str>,
+        decode: Option<&Bound<'_, PyAny>>,
         nulls: &str,
     ) -> PyResult<Self> {
         log::prepare(py)?;
@@ -159,14 +159,10 @@ impl Dataset {
             nulls: if nulls == "mask" { Nulls::Mask } else { Nulls::Raise },
         };
         let decoders: FieldDecoders = decode
-            .map(serde_json::from_str)
+            .map(depythonize)
             .transpose()
             .map_err(|error| wrong_option(py, format!("decode=: {error}"), ""))?
             .unwrap_or_default();
-        for (name, decoder) in &decoders {
-            let check = decoder.check();
-            check.map_err(|wrong| wrong_option(py, format!("decode= of field {name:?}: {wrong}"), ""))?;
-        }
         let open = move |_: &dyn Host| {
             let dataset = IndexedDataset::open(&paths, &options)?.decoding_with(decoders);
             Ok(match plugins().computer() {

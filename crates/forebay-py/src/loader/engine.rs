@@ -1,14 +1,17 @@
 //! `forebay._native.Engine`: a loader of one rank.
 
-use forebay_engine::{Delivery, Options};
+use forebay_engine::mesh::LinksSpec;
+use forebay_engine::{Delivery, Error, Options};
+use forebay_plan::options::LoaderOptions;
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
+use pythonize::depythonize;
 
 use crate::batch::{dtype_of, to_python};
 use crate::caller::{PythonCaller, detached, detached_keeping};
 use crate::dataset::{Dataset, describe_fields};
-use crate::errors::raise;
+use crate::errors::{raise, wrong_option};
 use crate::job::listener::Listener;
 use crate::loader::state::OrderState;
 use crate::log;
@@ -26,17 +29,28 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (dataset, options, *, listener = None, progress = None))]
+    #[allow(clippy::too_many_arguments)] // the shape of a Python signature
+    #[pyo3(signature = (dataset, options, *, launcher = None, tier_daemon = Vec::new(), links = None,
+                        listener = None, progress = None))]
     fn new(
         py: Python<'_>,
         dataset: &Dataset,
-        options: &str,
+        options: &Bound<'_, PyAny>,
+        launcher: Option<String>,
+        tier_daemon: Vec<String>,
+        links: Option<&Bound<'_, PyAny>>,
         listener: Option<&Listener>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         log::prepare(py)?;
-        let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
+        let unreadable =
+            |error| wrong_option(py, format!("cannot read the options of the loader: {error}"), "");
+        let loader: LoaderOptions = depythonize(options).map_err(unreadable)?;
+        let links: Option<LinksSpec> = links.map(depythonize).transpose().map_err(unreadable)?;
+        let loader = loader.checked().map_err(|error| raise(py, &Error::from(error)))?;
         let source = dataset.source();
+        let decode = source.decoders().clone();
+        let options = Options { loader, decode, launcher, tier_daemon, links };
         let listener = listener.and_then(Listener::take);
         let strategies = plugins().strategies(&source, &options);
         let engine = detached(py, progress, |caller| {

@@ -3,11 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use forebay_plan::options::TierSpec;
+
 use crate::client::Connection;
 use crate::daemon::{Cache, StoredTier, boot_id, locked};
 use crate::error::TierError;
 use crate::level::directory::TierDirectory;
-use crate::level::spec::TierSpec;
 use crate::source::identity::SourceKey;
 
 /// Deletes what no loader uses from tiers, or of it what is at or below one path; returns the space

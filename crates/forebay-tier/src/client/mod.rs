@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{Packet, PacketSocket, Received, Sent, own_pidfd};
+use forebay_plan::options::TierSpec;
 use forebay_types::{ChunkId, Pieces};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -31,7 +32,6 @@ use crate::daemon::protocol::{
 use crate::daemon::socket_path;
 use crate::error::{ENDED, TierError};
 use crate::level::slab_files::SlabFiles;
-use crate::level::spec::TierSpec;
 use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
 use crate::source::identity::{Source, SourceKey};

@@ -12,6 +12,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_host::own_pidfd;
+use forebay_plan::options::TierSpec;
 use serde_json::Value;
 
 use crate::client::{Connection, DaemonAddress, unexpected};
@@ -20,7 +21,6 @@ use crate::daemon::run_options::RunOptions;
 use crate::daemon::socket_path;
 use crate::error::TierError;
 use crate::level::directory_checks::check_sources;
-use crate::level::spec::TierSpec;
 
 /// Interval between two looks whether the daemon lives; a daemon is started at most so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

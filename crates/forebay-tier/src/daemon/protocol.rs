@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use forebay_host::{Map, sealed_copy};
+use forebay_plan::options::TierSpec;
 use forebay_types::ChunkId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,6 @@ use serde_json::Value;
 use crate::copy::offer::Copied;
 use crate::daemon::run_options::RunOptions;
 use crate::error::TierError;
-use crate::level::spec::TierSpec;
 use crate::log::PieceSum;
 use crate::source::identity::SourceKey;
 use crate::table::entry::SlotId;
@@ -62,7 +62,7 @@ pub(crate) enum Request {
     /// unused copies of what is at or below a path.
     Clear {
         directory: (u64, u64),
-        #[serde(with = "crate::path_json::optional")]
+        #[serde(with = "forebay_types::path_json::optional")]
         below: Option<PathBuf>,
     },
     /// Forget copies of sources and of files, which are wrong, on the level with this directory.
@@ -98,7 +98,7 @@ pub(crate) enum Answer {
     /// A run, and the path that its table has once it is ready.
     OpenedRun {
         run: u32,
-        #[serde(with = "crate::path_json")]
+        #[serde(with = "forebay_types::path_json")]
         table: PathBuf,
         warnings: Vec<String>,
     },

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_host::{Caller, ClientId, Daemon, Packet, Reply, Service, SocketPath, runtime_directory};
+use forebay_plan::options::TierSpec;
 use forebay_types::{ChunkId, Pieces};
 
 use crate::copy::offer::Copied;
@@ -25,7 +26,6 @@ use crate::level::directory::TierDirectory;
 use crate::level::directory_checks::size_warning;
 use crate::level::probe::{ROUND_BYTES, probe, slower_first};
 use crate::level::slab_files::SlabFiles;
-use crate::level::spec::TierSpec;
 use crate::table::entry::SlotId;
 
 /// Least idle time until a tier is used: the process that started the daemon has yet to ask for it.
@@ -320,7 +320,8 @@ impl Tiers {
             let level = self.level(spec, opened, &wanted)?;
             wanted.push(level);
             if let Some(place) = numbers.iter().position(|known| *known == level) {
-                return Err(spec.refuse(
+                return Err(TierError::of_tier(
+                    spec,
                     format!(
                         "expected a directory of its own, found that of tier {}",
                         tiers[place].path.display()

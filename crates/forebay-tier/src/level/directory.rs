@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use forebay_io::file_system;
+use forebay_plan::options::TierSpec;
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType};
 
 use crate::error::TierError;
 use crate::level::directory_checks::{check_file_system, check_private, unmade, unopened};
-use crate::level::spec::TierSpec;
 
 const VERSION: &str = "v1";
 const SLABS: &str = "slabs";
@@ -76,7 +76,8 @@ impl TierDirectory {
         loop {
             return match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Ok(file),
-                Err(Errno::AGAIN | Errno::ACCESS) => Err(spec.refuse(
+                Err(Errno::AGAIN | Errno::ACCESS) => Err(TierError::of_tier(
+                    spec,
                     format!("expected a tier that no other daemon uses, found {}", holder(&file)),
                     "give each node, and each FOREBAY_RUNTIME_DIR, a tier of its own",
                 )),

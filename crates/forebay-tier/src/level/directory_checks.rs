@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay_io::FileSystem;
+use forebay_plan::options::TierSpec;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::error::TierError;
-use crate::level::spec::TierSpec;
 use crate::level::storage::LevelStorage;
 
 /// A copy on a network file system is no nearer than the source. FUSE and unknown kinds may be
@@ -22,14 +22,18 @@ pub(crate) fn check_file_system(spec: &TierSpec, found: &FileSystem) -> Result<(
         return Ok(());
     }
     let problem = format!("expected storage of this node, found the network file system {}", found.name);
-    Err(spec.refuse(problem, "take a local disk or /dev/shm; PATH:SIZE:force uses it all the same"))
+    Err(TierError::of_tier(
+        spec,
+        problem,
+        "take a local disk or /dev/shm; PATH:SIZE:force uses it all the same",
+    ))
 }
 
 /// Only the user may read, change or replace what is in a tier.
 pub(crate) fn check_private(spec: &TierSpec, path: &Path, stat: &Stat) -> Result<(), TierError> {
     let user = rustix::process::geteuid().as_raw();
     let wrong = |expected: String, found: String, hint: &str| {
-        Err(spec.refuse(format!("{}: expected {expected}, found {found}", path.display()), hint))
+        Err(TierError::of_tier(spec, format!("{}: expected {expected}, found {found}", path.display()), hint))
     };
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::Directory {
@@ -56,7 +60,7 @@ pub(crate) fn unopened(spec: &TierSpec, errno: Errno) -> TierError {
         Errno::LOOP => ("a loop of symbolic links".into(), String::new()),
         other => (io::Error::from(other).to_string(), String::new()),
     };
-    spec.refuse(format!("expected a directory, found {found}"), &hint)
+    TierError::of_tier(spec, format!("expected a directory, found {found}"), &hint)
 }
 
 /// The error for a directory within a tier that cannot be made.
@@ -67,7 +71,7 @@ pub(crate) fn unmade(spec: &TierSpec, path: &Path, errno: Errno) -> TierError {
         other => return TierError::io(path, "make the directory")(other),
     };
     let problem = format!("expected a directory that can be written to, found {found}");
-    spec.refuse(problem, "take a directory of your own")
+    TierError::of_tier(spec, problem, "take a directory of your own")
 }
 
 /// Refuses a tier inside a source, and a source inside a tier: copies would be part of the data, or
@@ -103,7 +107,11 @@ pub fn check_sources<'a>(
                 continue;
             };
             let problem = format!("expected a directory {relation}, found {}", path.display());
-            return Err(spec.refuse(problem, "make a directory for the tier alone, or pass tiers=[]"));
+            return Err(TierError::of_tier(
+                spec,
+                problem,
+                "make a directory for the tier alone, or pass tiers=[]",
+            ));
         }
     }
     Ok(())

@@ -17,5 +17,4 @@ pub(crate) mod memory;
 pub(crate) mod own_mounts;
 pub(crate) mod probe;
 pub(crate) mod slab_files;
-pub(crate) mod spec;
 pub(crate) mod storage;

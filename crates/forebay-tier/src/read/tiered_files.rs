@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
+use forebay_plan::options::TierOptions;
 use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
 use crate::client::{Attached, CHUNKS_AT_ONCE, Client};
@@ -15,7 +16,6 @@ use crate::copy::writer::Writer;
 use crate::error::TierError;
 use crate::level::health::{Action, Health};
 use crate::level::memory::SlabMaps;
-use crate::level::spec::TierOptions;
 use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
 use crate::source::identity::SourceState;

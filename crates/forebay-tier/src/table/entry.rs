@@ -3,7 +3,7 @@
 use forebay_types::Pieces;
 
 /// Levels, at most.
-pub const MAX_LEVELS: usize = forebay_io::MAX_COPY_LEVELS;
+pub const MAX_LEVELS: usize = forebay_types::MAX_COPY_LEVELS;
 
 /// Slabs of a level, at most.
 pub const MAX_SLABS: u32 = 1 << SLAB_BITS;

@@ -12,6 +12,8 @@
 //! [`parse`] promises that all entries of a request that it returns are inside the share. It
 //! refuses everything else with the first bad entry, and panics on no input.
 
+use forebay_types::MAX_ANSWER_BYTES;
+
 use crate::message::refusal::Refusal;
 
 /// Most entries of a request.
@@ -19,8 +21,6 @@ use crate::message::refusal::Refusal;
 /// The parsed entries of one request take 256 KiB of a server, which holds one request per
 /// connection.
 pub const MAX_COUNT: usize = 16 << 10;
-/// Most bytes of an answer \[bytes\]: a step of a rank, far above what a batch buffer holds.
-pub const MAX_ANSWER_BYTES: u64 = 1 << 30;
 /// Bytes of a request before its entries.
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Most bytes of a LEB128 number: 64 bits, 7 in each byte.

@@ -1,8 +1,9 @@
 //! Any bytes as messages of a peer, for fuzzing.
 
+use forebay_types::MAX_ANSWER_BYTES;
+
 use crate::message::auth::{Hello, parse_verdict};
-use crate::message::request::{self, MAX_ANSWER_BYTES};
-use crate::message::{answer, auth};
+use crate::message::{answer, auth, request};
 
 /// Parses any bytes as each message of the protocol.
 ///

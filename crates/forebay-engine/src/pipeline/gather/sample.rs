@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::ReadError;
+use forebay_plan::config::AccessChoice;
 use forebay_plan::{KeptPermutations, Part};
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::batch::buffer_pool::Claim;
 use crate::batch::field_writer::{decode_into, put_value};
 use crate::batch::layout::{Batch, BatchLayout, FieldPlacement};
-use crate::config::options::AccessChoice;
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::gather::in_place::InPlace;

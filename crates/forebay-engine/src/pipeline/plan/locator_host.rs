@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use forebay_io::Mappings;
+use forebay_plan::config::AccessChoice;
 use forebay_plan::{LocatorCounter, LocatorHost, MappedShards, SendError};
 use forebay_types::{Extent, Located, SampleLocation, ShardId};
 
 use crate::base::fallback::Wanted;
-use crate::config::options::AccessChoice;
 use crate::mesh::{Channel, LinkError, Links};
 use crate::pipeline::session::Session;
 use crate::pipeline::thread_group::out_of_storage;

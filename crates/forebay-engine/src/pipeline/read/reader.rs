@@ -15,12 +15,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_io::{Mappings, ReadCounters, ReadError, Reader, Refused, Transfer, guard};
+use forebay_plan::config::AccessChoice;
 use forebay_plan::{Block, Read};
 use forebay_tier::Fill;
 use forebay_types::Extent;
 
 use crate::base::fallback::Wanted;
-use crate::config::options::AccessChoice;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::read::readahead::announce;

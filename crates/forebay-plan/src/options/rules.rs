@@ -1,10 +1,11 @@
-//! Which values an option may have. Python converts types and calls [`expected`]; nothing else
-//! checks a single value.
+//! Which values an option may have. Python converts types and calls [`check_value`] where it finds
+//! a value; nothing else checks a single value.
 
-use forebay_plan::config::MAX_READERS;
-use forebay_transport::MAX_ANSWER_BYTES;
-use forebay_types::{CHUNK_BYTES, PIECE_BYTES};
+use forebay_types::{CHUNK_BYTES, MAX_ANSWER_BYTES, PIECE_BYTES};
 use serde_json::Value;
+
+use crate::config::MAX_READERS;
+use crate::options::OptionError;
 
 /// Most samples per step, groups, windows and the like: more than any machine holds.
 const MAX_COUNT: u64 = u32::MAX as u64;
@@ -81,13 +82,29 @@ const RULES: &[(&str, Rule)] = &[
     ("strategy.fetch_bytes", Rule::Bytes(MIN_FETCH_BYTES, MAX_ANSWER_BYTES, &["auto"])),
 ];
 
-/// Returns what was expected of the option, or `None` if the value is valid. A value that JSON
-/// cannot hold, such as a number that is not finite, is given as null, which is never valid.
+/// Checks a value of the option `name`, which came from `origin`: an argument, an environment
+/// variable, a file. A value that JSON cannot hold, such as a number that is not finite, is given
+/// as null, which is never valid. `shown` is the value as the user wrote it.
+///
+/// # Errors
+/// What the origin should have, and what it has.
 ///
 /// # Panics
 /// If there is no option of that name.
-#[must_use]
-pub fn expected(name: &str, value: &Value) -> Option<String> {
+pub fn check_value(
+    origin: &str,
+    name: &str,
+    value: &Value,
+    shown: impl FnOnce() -> String,
+) -> Result<(), OptionError> {
+    let Some(expected) = expected(name, value) else { return Ok(()) };
+    let separator = if expected.contains(',') { ";" } else { "," };
+    let message = format!("{origin}: expected {expected}{separator} found {}", shown());
+    Err(OptionError { message, hint: String::new() })
+}
+
+/// Returns what was expected of the option, or `None` if the value is valid.
+fn expected(name: &str, value: &Value) -> Option<String> {
     let (_, rule) = RULES.iter().find(|(known, _)| *known == name).expect("an option");
     match rule {
         Rule::Integer(min, max, words) | Rule::Bytes(min, max, words) => {
@@ -138,17 +155,11 @@ fn bytes_text(bytes: u64) -> String {
 
 /// Returns the words that an option may be; empty for one that is no word.
 #[must_use]
-pub fn words(name: &str) -> &'static [&'static str] {
+pub fn option_words(name: &str) -> &'static [&'static str] {
     match RULES.iter().find(|(known, _)| *known == name) {
         Some((_, Rule::OneOf(words) | Rule::Integer(_, _, words) | Rule::Bytes(_, _, words))) => words,
         _ => &[],
     }
-}
-
-/// Returns the options of `prefix` (`order.` or `strategy.`), in order, without it.
-#[must_use]
-pub fn parameters(prefix: &str) -> Vec<&'static str> {
-    RULES.iter().filter_map(|(name, _)| name.strip_prefix(prefix)).collect()
 }
 
 #[cfg(test)]
@@ -157,6 +168,38 @@ mod tests {
 
     fn check(name: &str, text: &str) -> Option<String> {
         expected(name, &serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn an_error_names_the_origin_of_the_value_and_what_the_user_wrote() {
+        for (origin, name, value, shown, message) in [
+            (
+                "batch_size=",
+                "batch_size",
+                "0",
+                "0",
+                "batch_size=: expected an integer of at least 1, found 0",
+            ),
+            (
+                "FOREBAY_LAST_BATCH",
+                "last_batch",
+                "\"pad\"",
+                "'pad'",
+                "FOREBAY_LAST_BATCH: expected one of fill, drop, partial, carry; found 'pad'",
+            ),
+            (
+                "forebay.toml: copy_bytes",
+                "copy_bytes",
+                "4096",
+                "'4KiB'",
+                "forebay.toml: copy_bytes: expected at least 64KiB, found '4KiB'",
+            ),
+        ] {
+            let value: Value = serde_json::from_str(value).unwrap();
+            let error = check_value(origin, name, &value, || shown.into()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+        assert!(check_value("seed=", "seed", &7.into(), || unreachable!()).is_ok());
     }
 
     #[test]

@@ -31,56 +31,43 @@ impl From<Written> for PathBuf {
     }
 }
 
-pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a path.
+pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     Written::from(path).serialize(serializer)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+/// Reads a path.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     Written::deserialize(deserializer).map(PathBuf::from)
 }
 
 /// The same for several paths.
-pub(crate) mod list {
+pub mod list {
     use super::{Deserialize, Deserializer, PathBuf, Serializer, Written};
 
-    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    /// Writes paths.
+    pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(paths.iter().map(|path| Written::from(path.as_path())))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    /// Reads paths.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
         let paths: Vec<Written> = Vec::deserialize(deserializer)?;
         Ok(paths.into_iter().map(PathBuf::from).collect())
     }
 }
 
 /// The same for a path that may be left out.
-pub(crate) mod optional {
+pub mod optional {
     use super::{Deserialize, Deserializer, PathBuf, Serialize, Serializer, Written};
 
-    #[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
-    pub(crate) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    /// Writes a path, if there is one.
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
         path.as_deref().map(Written::from).serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<PathBuf>, D::Error> {
+    /// Reads a path, if there is one.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
         Ok(Option::<Written>::deserialize(deserializer)?.map(PathBuf::from))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::daemon::run_options::RunOptions;
-
-    #[test]
-    fn a_path_that_is_not_utf_8_arrives_as_it_is() {
-        let sources = vec![PathBuf::from("/data"), OsString::from_vec(b"/d\xff".to_vec()).into()];
-        let text = serde_json::json!({ "sources": ["/data", [47, 100, 255]] });
-        let options: RunOptions = serde_json::from_value(text).unwrap();
-        assert_eq!(options.sources, sources);
-        let again: RunOptions = serde_json::from_slice(&serde_json::to_vec(&options).unwrap()).unwrap();
-        assert_eq!(again, options);
     }
 }

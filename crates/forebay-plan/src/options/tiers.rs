@@ -1,16 +1,14 @@
-//! A tier as the user describes it.
+//! Storage tiers of a node, as the user describes them.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::TierError;
-
 /// A tier as the user describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TierSpec {
     /// An existing directory.
-    #[serde(with = "crate::path_json")]
+    #[serde(with = "forebay_types::path_json")]
     pub path: PathBuf,
     /// What it may take \[bytes\].
     pub bytes: u64,
@@ -20,13 +18,6 @@ pub struct TierSpec {
     /// Whether a network file system may be used.
     #[serde(default)]
     pub force: bool,
-}
-
-impl TierSpec {
-    /// The error for a tier that the user must mend; the hint may be empty.
-    pub(crate) fn refuse(&self, problem: String, hint: &str) -> TierError {
-        TierError::Tier { tier: self.path.display().to_string(), problem, hint: hint.into() }
-    }
 }
 
 /// Tiers of a loader, and how copies are made.
