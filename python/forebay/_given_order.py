@@ -9,7 +9,6 @@ their numbers are others (:mod:`forebay._samples.rng`, docs/decode.md).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -152,6 +151,8 @@ class Weighted:
     @property
     def digest(self) -> str:
         """Digest of the weights, which are to be the same on all ranks."""
+        import hashlib
+
         return hashlib.sha256(self._ends.tobytes()).hexdigest()[:16]
 
     def ids(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:

@@ -9,7 +9,6 @@ opening it, since one question per file takes minutes for many files on shared s
 
 from __future__ import annotations
 
-import difflib
 import errno
 import glob
 import itertools
@@ -206,6 +205,8 @@ def _surroundings(path: Path) -> tuple[str, str]:
         return f"{shown} exists; its entries cannot be listed: {error.strerror}", ""
     if not names:
         return f"{shown} exists and is empty", ""
+    import difflib
+
     near = difflib.get_close_matches(missing_part, names, MAX_NAMED, _NEARLY)
     told = [*near, *(name for name in names if name not in near and not name.startswith("."))][:MAX_NAMED]
     more = len(names) - len(told)

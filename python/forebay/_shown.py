@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 __all__ = ["counted", "fields_text", "table"]
 
@@ -44,6 +43,8 @@ def table(title: str, rows: Sequence[tuple[str, str]], fields: Fields) -> str:
     fields : mapping
         Field name → (numpy dtype name, shape of one sample).
     """
+    from html import escape
+
     all_rows = [*rows, *((f"field {name}", field_text(*kind)) for name, kind in fields.items())]
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'

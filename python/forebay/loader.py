@@ -29,13 +29,10 @@ import numpy.typing as npt
 from forebay import _core, _native
 from forebay._callers import overfits
 from forebay._core import ForebayError, OptionError, ends_nothing, option_error
-from forebay._explain import lines
 from forebay._given_order import Given, GivenStates, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
-from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
 from forebay._job.later import check_ranks
-from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
 from forebay._mixture import Mixture
 from forebay._samples.collate import Padded, Ragged
@@ -50,7 +47,6 @@ from forebay._samples.settings import (
 )
 from forebay._shown import counted, table
 from forebay._trees import register
-from forebay.config import Config, PerSample, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
@@ -70,6 +66,8 @@ __all__ = ["Batch", "BatchTuple", "Loader", "Padded", "Position", "Ragged"]
 if TYPE_CHECKING:
     # A default for the batches of a loader; typing has it since Python 3.13.
     from typing_extensions import TypeVar
+
+    from forebay.config import Config, PerSample
 
     T = TypeVar("T", default=Any)
 else:
@@ -397,14 +395,19 @@ class Loader(Generic[T]):
         self._progress = Progress(0, 0, False)
         self._beginning = threading.Lock()
         self._closed_stats: dict[str, Any] | None = None
-        self._closed_config: Config | None = None
+        self._closed_facts: dict[str, Any] | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
         self._engine = self._make_engine(channel)
         # Here, as the script has imported its frameworks by now.
         register()
 
     def _open_channel(self) -> Channel | None:
-        return open_channel(self._rank_info, self.name, self._options["timeout"])
+        info = self._rank_info
+        if info.channel is not None or len(info.local_ranks) == info.size:
+            return info.channel
+        from forebay._job.tcp import open_channel
+
+        return open_channel(info, self.name, self._options["timeout"])
 
     def _make_pipeline(
         self, sample: Callable[..., Any] | None, batch: Callable[[Any], Any] | None
@@ -488,6 +491,8 @@ class Loader(Generic[T]):
                 named = facts["tiers"]["tiers"]
                 unnamed = [{key: value for key, value in tier.items() if key != "path"} for tier in named]
                 facts["tiers"] = facts["tiers"] | {"tiers": unnamed}
+            from forebay._job import endpoints
+
             try:
                 compare(channel, facts, self._options["timeout"])
                 links, listener = endpoints.meet(
@@ -569,14 +574,19 @@ class Loader(Generic[T]):
 
         :meth:`explain` renders the same facts as text.
         """
-        if self._closed_config is not None:
-            return self._closed_config
-        self._check_process()
-        return from_engine(self._engine.config(), self._options, self._per_sample())
+        facts = self._closed_facts
+        if facts is None:
+            self._check_process()
+            facts = self._engine.config()
+        from forebay.config import from_engine
+
+        return from_engine(facts, self._options, self._per_sample())
 
     def _per_sample(self) -> PerSample | None:
         if (pipeline := self._pipeline) is None:
             return None
+        from forebay.config import PerSample
+
         return PerSample(
             functions=pipeline.functions.names(),
             threads=pipeline.threads,
@@ -803,7 +813,7 @@ class Loader(Generic[T]):
         self._forget_closed()
 
     def _forget_closed(self) -> None:
-        self._closed_stats = self._closed_config = self._closed_bad_samples = None
+        self._closed_stats = self._closed_facts = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
         """Set how many groups of nodes take turns at reading, for the whole job.
@@ -858,6 +868,8 @@ class Loader(Generic[T]):
 
         Programs read the same facts from :attr:`config`.
         """
+        from forebay._explain import lines
+
         rank_info = self._rank_info
         header = (
             f"loader {self.name}: rank {rank_info.rank} of {rank_info.size}, "
@@ -877,7 +889,7 @@ class Loader(Generic[T]):
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return
-        self._closed_stats, self._closed_config = self.stats(), self.config
+        self._closed_stats, self._closed_facts = self.stats(), self._engine.config()
         self._closed_bad_samples = self.bad_samples()
         self._progress = Progress(*self._progress.place)  # its iterators are stale
         if self._pipeline is not None:

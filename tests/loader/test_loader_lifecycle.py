@@ -405,3 +405,17 @@ def test_the_warning_of_a_rank_that_iterates_alone_names_the_way_out(pool, even)
     # It goes on when the other rank has closed its loader, with its own part.
     found = pool.outcomes(ranks)
     assert found == [sum(step[0] for step in plain.sizes(plain.SAMPLES, 2, 2, "partial")), 0]
+
+
+def test_a_loader_of_one_node_imports_what_it_uses_alone(small_lmdb):
+    """Each of these takes milliseconds of a start, and helps other loaders."""
+    code = """
+import sys, forebay
+with forebay.Loader(sys.argv[1], 2) as loader:
+    next(iter(loader))
+rare = {"multiprocessing", "subprocess", "numpy.random", "hashlib", "secrets", "difflib", "html", "runpy"}
+rare |= {"forebay.config", "forebay._job.tcp", "forebay._job.endpoints", "forebay._samples.processes"}
+print(sorted(rare & sys.modules.keys()))
+"""
+    done = support.run_python(code, small_lmdb)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -7,7 +7,6 @@ all ranks when one of them gives up.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,6 +76,8 @@ def compare(channel: Channel, facts: Mapping[str, Any], deadline_s: float) -> No
     PeerLostError
         As `Channel.gather`.
     """
+    import hashlib
+
     what = "comparing options"
     text = json.dumps(facts, sort_keys=True).encode()
     digests = channel.gather(hashlib.blake2b(text, digest_size=32).digest(), what, deadline_s)

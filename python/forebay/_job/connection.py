@@ -15,7 +15,7 @@ random bytes and nothing else. Frames are neither encrypted nor signed.
 
 from __future__ import annotations
 
-import secrets
+import os
 import socket
 import struct
 import time
@@ -127,7 +127,7 @@ class PendingPeer:
         self.socket = accepted
         self.since = time.monotonic()
         self._key, self._size = key, size
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce = os.urandom(NONCE_BYTES)
         self._hello, self._rank = b"", 0
         self._expected, self._in = HELLO_BYTES, b""
 
@@ -189,7 +189,7 @@ def connect(host: str, port: int, key: HandshakeKey, rank: int, size: int, withi
     connected = socket.create_connection((host, port), timeout=within_s)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello = _HELLO.pack(_MAGIC, rank, size, secrets.token_bytes(NONCE_BYTES))
+        hello = _HELLO.pack(_MAGIC, rank, size, os.urandom(NONCE_BYTES))
         connected.sendall(hello)
         nonce = _exactly(connected, NONCE_BYTES)
         connected.sendall(key.proof(hello, nonce, accepting=False))

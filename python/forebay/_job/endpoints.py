@@ -8,7 +8,6 @@ connections of their own, in threads without Python (docs/nodes.md).
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from typing import Any
 
@@ -62,7 +61,7 @@ def meet(
         os.getpid(),
         rank_info.node.encode()[:_NAME_BYTES],
         problem.encode()[:_PROBLEM_BYTES],
-        secrets.token_bytes(_SECRET_BYTES) if leads else b"",
+        os.urandom(_SECRET_BYTES) if leads else b"",
         listener.endpoint if listener is not None else b"",
     )
     try:

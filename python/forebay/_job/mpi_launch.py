@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -119,7 +118,7 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
     siblings = None if launcher is None else _native.Siblings(launcher, comm.rank)
     channel = _mpi.MpiChannel.of(comm, deadline_s, siblings)
     key = node_key(node).encode()[:_TEXT_BYTES]
-    token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES]
+    token = (job or f"mpi-{os.urandom(16).hex()}").encode()[:_TEXT_BYTES]
     own = _NODE_RECORD.pack(key, token, process_namespace(), os.getpid(), start_of("self"))
     everyone = [
         _NODE_RECORD.unpack(other) for other in channel.gather(own, "meeting the other ranks", deadline_s)

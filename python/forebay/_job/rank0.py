@@ -19,7 +19,6 @@ import hashlib
 import ipaddress
 import json
 import os
-import secrets
 import socket
 import struct
 import sys
@@ -167,7 +166,7 @@ def _published(store: Any, rank_info: RankInfo, loader: str, join_by: float) -> 
     try:
         if rank_info.rank == 0:
             listener = _listen((0,))
-            port, secret = listener.getsockname()[1], secrets.token_bytes(_SECRET_BYTES)
+            port, secret = listener.getsockname()[1], os.urandom(_SECRET_BYTES)
             here = {"machine": machine, "hosts": hosts, "port": port, "secret": secret.hex()}
             store.set(key, json.dumps(here))
             return Rank0Address(tuple(hosts), (port,), secret, listener)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,7 +66,7 @@ def single(source: str) -> RankInfo:
 
 
 def own_job() -> str:
-    return f"single-{os.getpid()}-{secrets.token_hex(8)}"
+    return f"single-{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def host() -> str:

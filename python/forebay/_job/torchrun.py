@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +34,7 @@ def from_torch() -> RankInfo | None:
     node = own_node(os.environ)
     everyone: list[Any] = [None] * size
     # Collective over the default group; it ends with torch's own timeout.
-    distributed.all_gather_object(everyone, (node_key(node), secrets.token_hex(16)))
+    distributed.all_gather_object(everyone, (node_key(node), os.urandom(16).hex()))
     local_ranks = tuple(other for other in range(size) if everyone[other][0] == everyone[rank][0])
     return RankInfo(
         rank=rank,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay._core import option_error
-from forebay._samples.rng import Randomness
+
+if TYPE_CHECKING:
+    from forebay._samples.rng import Randomness
 
 __all__ = ["SampleFunction", "call", "check_function", "parameters", "sample_at"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from forebay._core import ForebayError, option_error
 from forebay._iteration import Batch, BatchTuple, Indices, Position, marked_as
 from forebay._samples.calling import SampleFunction, call, parameters, sample_at
 from forebay._samples.collate import How, collate, collate_name, makes_arrays
-from forebay._samples.processes import Processes, WorkerError
-from forebay._samples.rng import Randomness
+from forebay._samples.worker_error import WorkerError
 from forebay.dataset import Dataset
+
+if TYPE_CHECKING:
+    from forebay._samples.processes import Processes
+    from forebay._samples.rng import Randomness
 
 __all__ = ["Functions"]
 
@@ -68,6 +71,8 @@ class Functions:
         self.processes: Processes | None = None
         """The worker processes, if there are any."""
         if sample is not None and processes is not None:
+            from forebay._samples.processes import Processes
+
             self.processes = Processes(
                 processes, sample, self._way, loader=name, seed=seed, makes_arrays=makes_arrays(how)
             )
@@ -98,6 +103,9 @@ class Functions:
 
     def randomness(self, position: Position) -> Randomness:
         """Return the random numbers of an epoch."""
+        # numpy makes generators where they are wanted: they take a while to import.
+        from forebay._samples.rng import Randomness
+
         return Randomness(self._seed, position.epoch)
 
     def chunk_samples(self, samples: int) -> int:

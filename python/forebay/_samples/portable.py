@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import runpy
 import sys
 import traceback
 import types
@@ -90,6 +89,8 @@ def packed_function(function: Callable[..., Any]) -> tuple[bytes, tuple[str | No
 
 def import_main(name: str | None, path: str | None) -> None:
     """Import the script of the loader's process, so that what it defines can be unpickled."""
+    import runpy
+
     if name is not None:
         found = runpy.run_module(name, run_name="__mp_main__", alter_sys=True)
     else:

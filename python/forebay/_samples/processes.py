@@ -29,13 +29,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from forebay._core import ForebayError
 from forebay._samples.area import FRAMES_AT, Packed, pack
 from forebay._samples.calling import SampleFunction
 from forebay._samples.pipe import Message, Pipe
 from forebay._samples.portable import Start, packed_function
+from forebay._samples.worker_error import WorkerError
 
-__all__ = ["PIPES", "Processes", "WorkerError", "chunk_samples"]
+__all__ = ["PIPES", "Processes", "chunk_samples"]
 
 PIPES = 2
 """Requests of each worker that are under way."""
@@ -56,10 +56,6 @@ sys.path[:] = pickle.load(file)
 from forebay._samples.worker import main
 main(file)
 """
-
-
-class WorkerError(ForebayError):
-    """A worker process could not start, or has died; never a bad sample."""
 
 
 def chunk_samples(seconds_per_sample: float | None, samples: int, pipes: int) -> int:
