@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forebay import _native
@@ -31,6 +31,7 @@ __all__ = [
     "StorageError",
     "StorageTimeout",
     "__version__",
+    "did_you_mean",
     "ends_nothing",
     "fork_generation",
     "not_the_end",
@@ -75,6 +76,14 @@ def ends_nothing(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def option_error(message: str, hint: str | None = None) -> OptionError:
     """Make the error for wrong use by the caller, with advice where there is some."""
     return OptionError(message if hint is None else f"{message}\nhint: {hint}")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message on an unknown name: the known one that is nearly it, if any."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 _generation = 0

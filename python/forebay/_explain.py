@@ -499,7 +499,7 @@ def _now(config: Config) -> Iterator[str]:
     now = config.now
     if now.stagger_groups is not None:
         yield f"now: the readers take turns in {now.stagger_groups} group(s)"
-    yield f"now: {_size(now.touched_bytes)} of the shared memory are touched, which is what it costs"
+    yield f"memory in use: {_size(now.touched_bytes)}"
     if now.huge_page_bytes is None:
         yield "now: no huge pages, as this system gives none to shared memory (transparent_hugepage/shmem_enabled)"
     else:

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from forebay import _native
-from forebay._core import OptionError, option_error
+from forebay._core import OptionError, did_you_mean, option_error
 from forebay._given_order import Given, Weighted
 from forebay._warn import warn
 
@@ -498,6 +498,11 @@ def strategy_of(
     elif isinstance(value, str) and ":" in value:
         value, _, text = value.partition(":")
         details = _details(origin, text, kind)
+    if isinstance(value, str) and value not in presets and value not in _OF_LAB:
+        raise option_error(
+            f"{origin}: unknown strategy {value!r}{did_you_mean(value, tuple(presets))}",
+            f"strategies: {', '.join(presets)}",
+        )
     if value in _OF_LAB and value not in presets:
         raise option_error(
             f"{origin}: expected one of {', '.join(presets)}; found {value!r}",

@@ -351,6 +351,22 @@ def test_a_command_that_is_like_no_other_gets_none(capsys):
     assert "Did you mean" not in run(capsys, "zzzzzz")[2]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--threads", "0", "an integer of at least 1, found 0"),
+        ("--threads", "65", "an integer of at most 64, found 65"),
+        ("--threads", "many", "an integer, found 'many'"),
+        ("--seconds", "0.001", "a number of at least 0.01, found 0.001"),
+        ("--seconds", "nan", "a number, found 'nan'"),
+    ],
+)
+def test_a_wrong_number_is_told_with_what_was_expected(capsys, small_lmdb, option, value, expected):
+    status, _, err = run(capsys, "limit", small_lmdb, option, value)
+    assert (status, f"expected {expected}" in err) == (2, True)
+    assert "x<=" not in run(capsys, "limit", "--help")[1]
+
+
 def test_limit_says_whether_the_page_cache_is_measured(capsys, small_lmdb):
     arguments = ("limit", str(small_lmdb), "--kind", "sequential", "--block", "64KiB", "--seconds", "0.01")
     assert "from the page cache" in run(capsys, *arguments)[1].splitlines()[0]

@@ -256,7 +256,7 @@ def test_samples_of_hdf5_files_are_those_that_h5py_reads(capsys, tmp_path, plain
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        (["DATA", "--strategies", "fastest"], "there is none called 'fastest'", 2),
+        (["DATA", "--strategies", "fastest"], "unknown strategy 'fastest'", 2),
         (["DATA", "--ranks", "501"], "at least one sample for each of the 501 ranks", 2),
         (["DATA", "--nodes", "5"], "at most as many nodes as ranks", 2),
         (["DATA", "--compute", "5 minutes"], "expected a time such as 5ms", 2),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from forebay.cli.commands import as_json
-from forebay.cli.numbers import Finite
+from forebay.cli.numbers import Finite, Whole
 
 KINDS = ("sequential", "random", "direct", "mmap")
 BLOCKS = ("4KiB", "64KiB", "1MiB", "4MiB")
@@ -45,8 +45,8 @@ def _blocks(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
     "--threads",
     default=1,
     show_default=True,
-    type=click.IntRange(1, 64),
-    help="Threads that read in parallel.",
+    type=Whole(1, 64),
+    help="Threads that read in parallel, 1 to 64.",
 )
 @click.option("--cold", is_flag=True, help="Drop the file from the page cache first, and read no byte twice.")
 @as_json

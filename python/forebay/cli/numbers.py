@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite", "byte_count", "seconds"]
+__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite", "Whole", "byte_count", "seconds"]
 
 _MOST = (1 << 31) - 1
 _MAX_BYTES = (1 << 62) - 1
@@ -17,25 +17,63 @@ _MAX_BYTES = (1 << 62) - 1
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _MAX_SECONDS = 1e9
 
-COUNT = click.IntRange(1, _MOST)
-"""How many."""
-NUMBER = click.IntRange(0, _MOST)
-"""Which one, counted from 0."""
-SIZE = click.IntRange(1, _MAX_BYTES)
-"""How many bytes."""
-OFFSET = click.IntRange(0, _MAX_BYTES)
-"""At which byte."""
+
+class Whole(click.ParamType):  # type: ignore[type-arg]
+    """An integer from ``least`` to ``most``; help shows it as ``N``."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of a text."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"expected an integer, found {value!r}", param, ctx)
+        if number < self._least:
+            self.fail(f"expected an integer of at least {self._least}, found {number}", param, ctx)
+        if number > self._most:
+            self.fail(f"expected an integer of at most {self._most}, found {number}", param, ctx)
+        return number
 
 
-class Finite(click.FloatRange):
-    """A range of numbers that excludes ``nan`` and ``inf``."""
+class Finite(click.ParamType):  # type: ignore[type-arg]
+    """A finite number, above ``above`` or from ``least`` to ``most``; help shows it as ``N``."""
+
+    name = "n"
+
+    def __init__(
+        self, least: float | None = None, most: float | None = None, *, above: float | None = None
+    ) -> None:
+        self._least, self._most, self._above = least, most, above
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of a text."""
-        found = float(super().convert(value, param, ctx))
+        try:
+            found = float(value)
+        except ValueError:
+            found = math.nan
         if not math.isfinite(found):
-            self.fail(f"expected a number, found {value}", param, ctx)
+            self.fail(f"expected a number, found {value!r}", param, ctx)
+        if self._least is not None and found < self._least:
+            self.fail(f"expected a number of at least {self._least}, found {value}", param, ctx)
+        if self._most is not None and found > self._most:
+            self.fail(f"expected a number of at most {self._most}, found {value}", param, ctx)
+        if self._above is not None and found <= self._above:
+            self.fail(f"expected a number above {self._above}, found {value}", param, ctx)
         return found
+
+
+COUNT = Whole(1, _MOST)
+"""How many."""
+NUMBER = Whole(0, _MOST)
+"""Which one, counted from 0."""
+SIZE = Whole(1, _MAX_BYTES)
+"""How many bytes."""
+OFFSET = Whole(0, _MAX_BYTES)
+"""At which byte."""
 
 
 def byte_count(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

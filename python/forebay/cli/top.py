@@ -12,6 +12,7 @@ import click
 
 from forebay._text import bytes_text
 from forebay.cli.commands import as_json
+from forebay.cli.numbers import Finite
 
 _HEADER = ("source or tier", "opens", "served", "kept off", "rate", "copies", "taken", "of", "waiting")
 
@@ -22,7 +23,7 @@ _PIECE_BYTES = 64 << 10
 @click.option("--once", is_flag=True, help="Print the runs once.  [default: if stdout is no terminal]")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 3600),
+    type=Finite(0.1, 3600),
     default=1.0,
     metavar="S",
     help="Seconds between refreshes.  [default: 1]",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forebay.cli.commands import as_json, dataset_options
+from forebay.cli.numbers import Whole
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @dataset_options
 @click.option(
-    "--threads", default=2, show_default=True, type=click.IntRange(1, 64), help="Threads that read."
+    "--threads", default=2, show_default=True, type=Whole(1, 64), help="Threads that read, 1 to 64."
 )
 @as_json
 def command(opening: Callable[[], Dataset], threads: int, as_json: bool) -> int:

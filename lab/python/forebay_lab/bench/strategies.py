@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import forebay
-from forebay._core import OptionError, option_error
+from forebay._core import OptionError, did_you_mean, option_error
 from forebay.options import resolve
 from forebay_lab.bench.baselines import Baseline
 from forebay_lab.bench.surroundings import Surroundings
@@ -156,7 +156,7 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
     name = strategy.partition(":")[0]
     if name not in PRESETS:
         raise option_error(
-            f"--strategies: there is none called {strategy!r}",
+            f"--strategies: unknown strategy {strategy!r}{did_you_mean(strategy, [*PRESETS, *baselines])}",
             f"of the engine: {', '.join(PRESETS)}; other programs: {', '.join(sorted(baselines))}",
         )
     try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay._core import option_error
+from forebay._core import did_you_mean, option_error
 from forebay_lab.bench.sample import ITEM_BYTES, Field, Sample
 from forebay_lab.bench.workload_file import (
     SampleTable,
@@ -219,7 +219,9 @@ def load(name: str) -> Workload:
         If its file is not as expected.
     """
     if name not in names():
-        raise option_error(f"workload: there is none called {name!r}", f"there are {', '.join(names())}")
+        raise option_error(
+            f"unknown workload {name!r}{did_you_mean(name, names())}", f"there are {', '.join(names())}"
+        )
     return load_file(_directory() / f"{name}.toml")
 
 

@@ -76,7 +76,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     "--scale",
     default=0.001,
     show_default=True,
-    type=Finite(0, min_open=True),
+    type=Finite(above=0),
     help="With --workload: factor on the size of its data.",
 )
 @click.option(

@@ -307,12 +307,8 @@ def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     help="eio: end of the range.  [default: end of the file]",
 )
 @click.option("--server", "number", type=NUMBER, metavar="N", help="stall, slow: number of the server.")
-@click.option(
-    "--for", "seconds", type=Finite(0, min_open=True), metavar="S", help="stall: duration in model seconds."
-)
-@click.option(
-    "--factor", type=Finite(0, min_open=True), metavar="F", help="slow: factor on the server's times."
-)
+@click.option("--for", "seconds", type=Finite(above=0), metavar="S", help="stall: duration in model seconds.")
+@click.option("--factor", type=Finite(above=0), metavar="F", help="slow: factor on the server's times.")
 @_json
 def fault(
     mount: Path,
