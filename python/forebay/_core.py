@@ -32,8 +32,8 @@ __all__ = [
     "StorageTimeout",
     "__version__",
     "did_you_mean",
-    "ends_nothing",
     "fork_generation",
+    "guard_stop_iteration",
     "not_the_end",
     "option_error",
 ]
@@ -61,7 +61,7 @@ def not_the_end(error: BaseException) -> BaseException:
     return found
 
 
-def ends_nothing(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def guard_stop_iteration(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that raises what :func:`not_the_end` makes of an error."""
 
     def call(argument: Any) -> Any:

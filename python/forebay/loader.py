@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from forebay import _core, _native
 from forebay._callers import overfits
-from forebay._core import ForebayError, OptionError, ends_nothing, option_error
+from forebay._core import ForebayError, OptionError, guard_stop_iteration, option_error
 from forebay._given_order import Given, GivenStates, Weighted
 from forebay._iteration import Batch, BatchTuple, Indices, Iteration, Position, Progress
 from forebay._job.channel import Channel, compare, errors_told
@@ -372,7 +372,7 @@ class Loader(Generic[T]):
                 "timeout": timeout,
             }
         )
-        self._batch_function = None if batch is None else ends_nothing(batch)
+        self._batch_function = None if batch is None else guard_stop_iteration(batch)
         self._pipeline: Pipeline | None = None
         if sample is not None or (
             batch is not None and {"threads", "prefetch"} & self._options.origins.keys()
@@ -706,7 +706,7 @@ class Loader(Generic[T]):
             self._engine.leave(iteration)
 
     def _explicit_ids(self, order: OrderFunction, epoch: int) -> Indices:
-        ids = np.asarray(ends_nothing(order)(epoch))
+        ids = np.asarray(guard_stop_iteration(order)(epoch))
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
                 f"order given, epoch {epoch}: an array of {ids.dtype} with {ids.ndim} dimensions, "

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import support
+from forebay import _renamed
 from forebay.cli.commands import COMMANDS
 from forebay.cli.output import bytes_text, print_table
 from support import run_command as run
@@ -365,6 +366,28 @@ def test_a_wrong_number_is_told_with_what_was_expected(capsys, small_lmdb, optio
     status, _, err = run(capsys, "limit", small_lmdb, option, value)
     assert (status, f"expected {expected}" in err) == (2, True)
     assert "x<=" not in run(capsys, "limit", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "old"),
+    [
+        (["index", "x"], "--beside"),
+        (["bench", "x"], "--case"),
+        (["bench", "x"], "--job-ranks"),
+        (["bench", "x"], "--no-verify"),
+        (["bench", "x"], "--per-node"),
+        (["bench", "x"], "--slow-down"),
+        (["pfs"], "cold"),
+    ],
+)
+def test_an_old_word_is_refused_with_that_of_today(capsys, command, old):
+    status, _, err = run(capsys, *command, old)
+    assert (status, f"hint: it is called {_renamed.COMMANDS[old]}\n" in err) == (2, True), err
+
+
+def test_every_old_word_is_tried():
+    (mark,) = test_an_old_word_is_refused_with_that_of_today.pytestmark
+    assert {old for _, old in mark.args[1]} == _renamed.COMMANDS.keys()
 
 
 def test_limit_says_whether_the_page_cache_is_measured(capsys, small_lmdb):

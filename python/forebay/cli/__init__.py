@@ -11,6 +11,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["main"]
 
@@ -35,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
+        _with_name_of_today(error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("forebay: interrupted", file=sys.stderr)
@@ -49,6 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         warnings.formatwarning = as_it_was
     return int(status or 0)
+
+
+def _with_name_of_today(error: click.ClickException) -> click.ClickException:
+    """Name the option of today where a command was given the old name of one."""
+    import click
+
+    from forebay._renamed import COMMANDS
+
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error
+    today = COMMANDS.get(error.option_name)
+    if today not in {name for one in error.ctx.command.params for name in one.opts}:
+        return error
+    return click.UsageError(f"{error.message}\nhint: it is called {today}", error.ctx)
 
 
 def _run(given: Sequence[str]) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from forebay import _renamed
 from forebay.cli.numbers import OFFSET, SIZE
 
 __all__ = ["COMMANDS", "Group", "as_json", "cli", "dataset_options"]
@@ -47,6 +48,8 @@ class Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            if (today := _renamed.COMMANDS.get(args[0])) in self.list_commands(ctx):
+                raise click.UsageError(f"{error.message}\nhint: it is called {today}", ctx) from None
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if not near or error.message.endswith("?"):
                 raise
