@@ -17,7 +17,7 @@ use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFac
 use crate::crop::Crop;
 use crate::error::ImageError;
 use crate::jpeg_enlarge::{Samples, enlarge};
-use crate::jpeg_frame::Frame;
+use crate::jpeg_frame::{Coding, Frame};
 use crate::pixels::{MAX_PIXELS, Pixels, Plane, check_size, from_cmyk, from_rgb, inks_of_ycck};
 use crate::spec::{ImageSpec, Mode};
 
@@ -80,11 +80,12 @@ pub(crate) fn decode(
 ) -> Result<Pixels, ImageError> {
     // Nothing after the end counts, also no scan.
     let data = &data[..frame.end];
-    if frame.components == 4 && !frame.is_lossless && frame.sampling != [frame.sampling[0]; 4] {
+    let is_lossless = frame.coding == Coding::Lossless;
+    if frame.components == 4 && !is_lossless && frame.sampling != [frame.sampling[0]; 4] {
         return inks(data, frame, spec);
     }
     let is_enlarged = crop.height * MAX_ENLARGED < f64::from(spec.height);
-    let eighths = if frame.is_lossless || frame.is_guessed { 8 } else { reduced(spec, crop) };
+    let eighths = if is_lossless || frame.is_guessed { 8 } else { reduced(spec, crop) };
     match (eighths, frame.planes) {
         (8, Some(sampling)) if !is_enlarged => in_planes(data, frame, sampling, spec, crop),
         (eighths, _) => interleaved(data, frame, spec, crop, eighths),
@@ -164,7 +165,7 @@ fn interleaved(
     decoder.set_output_format(match (frame.components, spec.mode) {
         (4, _) => PixelFormat::Cmyk,
         // Colors that are predicted have no luminance of their own.
-        (3, Mode::Gray) if frame.is_lossless => PixelFormat::Rgb,
+        (3, Mode::Gray) if frame.coding == Coding::Lossless => PixelFormat::Rgb,
         (_, Mode::Rgb) => PixelFormat::Rgb,
         (_, Mode::Gray) => PixelFormat::Grayscale,
     });
@@ -175,7 +176,7 @@ fn interleaved(
     let image = decoder.decode_image().map_err(|error| failed(&error))?;
     let bytes = if frame.components == 4 {
         from_cmyk(&image.data, frame.adobe.is_some(), spec.mode)
-    } else if frame.components == 3 && frame.is_lossless {
+    } else if frame.components == 3 && frame.coding == Coding::Lossless {
         from_rgb(&image.data, 0, spec.mode)
     } else {
         image.data

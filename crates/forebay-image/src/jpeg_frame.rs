@@ -9,6 +9,17 @@ use crate::jpeg_markers::{self, APP14, Checked, EOI, Marker, Markers, SOI, SOS, 
 /// Where an Adobe segment says how colors are transformed; 0: they are not.
 const ADOBE_TRANSFORM: usize = 11;
 
+/// How pixels are coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// Row by row: Huffman-coded, sequential, in one scan.
+    Sequential,
+    /// Predicted, not transformed: there are no blocks to reduce.
+    Lossless,
+    /// In other scans.
+    Scans,
+}
+
 /// What the header of a JPEG says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
@@ -27,12 +38,9 @@ pub(crate) struct Frame {
     pub(crate) sampling: [[u8; 2]; 4],
     /// The color transform that an Adobe marker states, whose programs store inverted inks.
     pub(crate) adobe: Option<u8>,
-    /// Whether pixels are predicted, not transformed: there are no blocks to reduce.
-    pub(crate) is_lossless: bool,
+    pub(crate) coding: Coding,
     /// Whether scans lack coefficients, which are guessed from the whole image.
     pub(crate) is_guessed: bool,
-    /// Whether all pixels come row by row: Huffman-coded, sequential, in one scan.
-    pub(crate) is_sequential: bool,
     /// Offset of the header \[bytes\].
     pub(crate) offset: usize,
     /// Where the image ends \[bytes\].
@@ -68,21 +76,24 @@ impl Frame {
                             return Err(wrong("sampling of a component", at + 2, "1 to 4 x 1 to 4", found));
                         }
                     }
-                    let is_lossless = matches!(code, 0xc3 | 0xc7 | 0xcb | 0xcf);
+                    let coding = match code {
+                        0xc0 | 0xc1 => Coding::Sequential,
+                        0xc3 | 0xc7 | 0xcb | 0xcf => Coding::Lossless,
+                        _ => Coding::Scans,
+                    };
                     let vertical = sampling.iter().map(|[_, down]| u16::from(*down)).max();
                     frame = Some(Self {
                         width: u16::from_be_bytes([*w0, *w1]),
                         height: u16::from_be_bytes([*h0, *h1]),
                         components: *components,
                         unit_rows: 8 * vertical.unwrap_or(1),
-                        is_usual: is_usual(rest) && !is_lossless && !is_guessed,
+                        is_usual: is_usual(rest) && coding != Coding::Lossless && !is_guessed,
                         planes: planes(rest, u16::from_be_bytes([*w0, *w1]))
                             .filter(|_| matches!(code, 0xc0..=0xc2)),
                         sampling,
                         adobe: None,
-                        is_lossless,
+                        coding,
                         is_guessed,
-                        is_sequential: matches!(code, 0xc0 | 0xc1),
                         offset: at - 2,
                         end,
                         height_at: at + 3,
@@ -95,13 +106,17 @@ impl Frame {
                     let Some(frame) = frame else {
                         return Err(wrong("header", at - 2, "a frame before its scan", "a scan"));
                     };
-                    let is_whole = segment.first() == Some(&frame.components);
+                    let is_part = segment.first() != Some(&frame.components);
+                    let coding = match frame.coding {
+                        Coding::Sequential if is_part => Coding::Scans,
+                        coding => coding,
+                    };
                     let is_usual = frame.is_usual && !(adobe == Some(0) && frame.components == 3);
                     return Ok(Self {
                         is_usual,
                         planes: frame.planes.filter(|_| is_usual),
                         adobe,
-                        is_sequential: frame.is_sequential && is_whole,
+                        coding,
                         ..frame
                     });
                 }
@@ -121,7 +136,7 @@ impl Frame {
         let unit = usize::from(self.unit_rows);
         let height = rows.div_ceil(unit) * unit;
         let has_end = data.ends_with(&[0xff, EOI]);
-        if !self.is_sequential || height >= usize::from(self.height) || !has_end {
+        if self.coding != Coding::Sequential || height >= usize::from(self.height) || !has_end {
             return None;
         }
         let mut cut = data.to_vec();
