@@ -27,6 +27,8 @@ mod opened;
 mod report;
 mod scanned_index;
 mod start;
+#[cfg(test)]
+mod tests;
 mod token_threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -453,52 +455,5 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::layout::FieldPlacement;
-    use crate::host::NoHost;
-    use crate::loader::one_rank::OneRank;
-
-    /// The numbers of all samples of an epoch, in the order of the batches.
-    fn numbers_of_an_epoch(engine: &Engine, epoch: u64) -> Vec<u32> {
-        let iteration = engine.start(epoch, 0, &NoHost).unwrap();
-        let mut numbers = Vec::new();
-        while let Some(delivered) = engine.next(iteration, &NoHost).unwrap() {
-            let batch = &delivered.batch;
-            let FieldPlacement::Dense { offset, sample_bytes: 4 } = batch.layout().places[0] else {
-                panic!("a number has 32 bits")
-            };
-            // SAFETY: the batch has 4 bytes for each sample there, and lives on.
-            let bytes = unsafe { std::slice::from_raw_parts(batch.address(offset), 4 * batch.samples()) };
-            numbers.extend(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
-        }
-        numbers
-    }
-
-    #[test]
-    fn an_engine_delivers_every_sample_once_in_each_epoch_of_any_strategy() {
-        for access in ["auto", "mmap", "pread"] {
-            for kind in ["sequential", "shuffle", "group"] {
-                let rank = OneRank::new(|values| {
-                    values["order"]["kind"] = kind.into();
-                    values["last_batch"] = "partial".into();
-                    values["strategy"] = serde_json::json!({"access": access});
-                });
-                let (engine, _directory) = rank.engine().unwrap();
-                for epoch in 0..2 {
-                    let mut numbers = numbers_of_an_epoch(&engine, epoch);
-                    let is_sorted = numbers.is_sorted();
-                    assert_eq!(is_sorted, kind == "sequential", "{access}, {kind}, epoch {epoch}");
-                    numbers.sort_unstable();
-                    let all: Vec<u32> = (0..OneRank::SAMPLES as u32).collect();
-                    assert_eq!(numbers, all, "{access}, {kind}, epoch {epoch}");
-                }
-                engine.close();
-            }
-        }
     }
 }
