@@ -161,7 +161,7 @@ def test_chunks_that_h5py_reads_from_other_places_are_refused(tmp_path, monkeypa
         if name == "y":
             monkeypatch.setattr(hdf5._Dataset, "_holds", lambda *_: False)
         text = refused(path, fields=[name])
-        assert f"{path}: dataset '{name}' with chunks elsewhere than h5py reads them" in text
+        assert f"{path}: not supported: dataset '{name}' with chunks elsewhere than h5py reads them" in text
         assert "hint: compare it" in text
 
 

@@ -72,7 +72,7 @@ def test_groups_that_are_samples_are_refused_with_the_way_out(tmp_path, template
             if label != "none":
                 file[template.format(number + 1, "label")] = number if label == "scalar" else [number] * 3
     text = refused(path)
-    assert "one group per sample is not supported: 20 groups such as" in text
+    assert "one group per sample (20 groups such as" in text
     assert "forebay convert" in text
     assert "fields=[...]" in text
     check(path, fields=[template.format(7, "image"), template.format(8, "image")])
@@ -163,13 +163,13 @@ def test_what_cannot_be_read_in_place_is_refused_by_name(tmp_path):
     ):
         text = one(lambda file, shape=shape, kind=kind: file.create_dataset("x", shape, dtype=kind))
         axes = f" in an array of shape {shape}" if len(shape) > 1 else ""
-        assert f"'x' with elements of variable length{axes} is not supported" in text
+        assert f"'x' with elements of variable length{axes} (" in text
         assert "fields=" in text
         assert ("forebay convert" in text) == is_converted
     text = one(lambda file: file.create_dataset("x", (2,), h5py.string_dtype(), fillvalue="abc", chunks=(1,)))
-    assert "'x' with a fill value of variable length is not supported" in text
+    assert "'x' with a fill value of variable length (" in text
     text = one(lambda file: file.create_dataset("x", data=["a"] * 99, chunks=(9,), compression="lzf"))
-    assert "'x' with elements of variable length behind filters is not supported: lzf" in text
+    assert "'x' with elements of variable length behind filters (lzf" in text
     text = one(lambda file: file.create_dataset("x", (2,), dtype=h5py.ref_dtype))
     assert "reference" in text
     outside = str(tmp_path / "outside.bin")
@@ -179,7 +179,7 @@ def test_what_cannot_be_read_in_place_is_refused_by_name(tmp_path):
     layout = h5py.VirtualLayout(shape=(4,), dtype="<i4")
     layout[:] = h5py.VirtualSource("source.h5", "x", shape=(4,))
     text = one(lambda file: file.create_virtual_dataset("x", layout))
-    assert "virtual data is not supported: source.h5" in text
+    assert "virtual data (source.h5" in text
     text = one(lambda file: file.create_dataset("x", data=np.arange(100), chunks=(10,), scaleoffset=3))
     assert "filter 6 (scaleoffset)" in text
     blosc = hdf5plugin.Blosc()
@@ -224,9 +224,7 @@ def test_a_file_of_more_datasets_than_a_sample_has_fields_is_refused(tmp_path):
     with h5py.File(path, "w") as file:
         for number in range(1025):
             file[f"{number}"] = [number]
-    with pytest.raises(
-        forebay.FormatError, match=r"more than 1024 fields is not supported: 1025.*\n.*fields="
-    ):
+    with pytest.raises(forebay.FormatError, match=r"more than 1024 fields \(1025.*\n.*fields="):
         len(forebay.open(path))
     assert forebay.open(path, fields=["7", "1024"])[0] == {"7": 7, "1024": 1024}
 
@@ -321,7 +319,7 @@ def test_bitfields_are_refused_by_the_name_of_their_dataset(tmp_path):
             h5py.h5d.create(file.id, b"bits", kind, h5py.h5s.create_simple((4,)))
             file["y"] = np.arange(4)
         text = refused(path)
-        assert f"{path}: dataset 'bits' with bitfields is not supported" in text
+        assert f"{path}: not supported: dataset 'bits' with bitfields (" in text
         assert "fields=" in text
         check(path, fields=["y"])
 
@@ -359,7 +357,7 @@ def test_types_that_numpy_has_not_are_refused_by_the_name_of_their_dataset(tmp_p
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         h5py.h5d.create(file.id, b"when", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,)))
-    assert "dataset 'when' with elements that numpy has no type for is not supported: time" in refused(path)
+    assert "dataset 'when' with elements that numpy has no type for (time" in refused(path)
     with h5py.File(path, "w") as file:
         quad = h5py.h5t.IEEE_F64LE.copy()
         quad.set_size(16)
@@ -367,14 +365,14 @@ def test_types_that_numpy_has_not_are_refused_by_the_name_of_their_dataset(tmp_p
         quad.set_fields(127, 112, 15, 0, 112)
         quad.set_ebias(16383)
         h5py.h5d.create(file.id, b"x", quad, h5py.h5s.create_simple((4,)))
-    assert "dataset 'x' with elements that numpy has no type for is not supported: float" in refused(path)
+    assert "dataset 'x' with elements that numpy has no type for (float" in refused(path)
     with h5py.File(path, "w") as file:
         tagged = h5py.h5t.create(h5py.h5t.OPAQUE, 4)
         tagged.set_tag(b"of some kind")
         one = h5py.h5d.create(file.id, b"x", tagged, h5py.h5s.create_simple((4,)))
         one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.zeros(4, "V4"), mtype=tagged)
     text = refused(path)
-    assert "dataset 'x' of a type that h5py does not convert is not supported" in text
+    assert "dataset 'x' of a type that h5py does not convert (" in text
     assert "truncated" not in text
 
 

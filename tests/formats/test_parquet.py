@@ -130,7 +130,7 @@ def test_a_null_is_named_with_its_column_and_first_row(tmp_path, values, statist
 def test_a_type_that_is_not_read_is_named_and_may_be_left_out(tmp_path, name):
     table = pa.table({"x": REFUSED[name], "y": pa.array(range(len(REFUSED[name])))})
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(forebay.FormatError, match=r'column "x[^"]*" is not supported'):
+    with pytest.raises(forebay.FormatError, match=r'not supported: .*column "x[^"]*" \('):
         forebay.open(tmp_path / "a.parquet")
     assert_equal(walk(forebay.open(tmp_path / "a.parquet", fields=["y"])), table.select(["y"]))
 

@@ -203,9 +203,7 @@ def test_encrypted_columns_are_refused_by_name_and_others_are_read(tmp_path):
         hidden = {**LONGS, "path": ["y"], "chunk": marks}
         path = write(tmp_path / f"{number}.parquet", [X, {**X, 4: "y"}], [(5, [LONGS, hidden])])
         for options in ({}, {"fields": ["y"]}):
-            with pytest.raises(
-                forebay.FormatError, match='column "y" is not supported: it is marked as encrypted'
-            ):
+            with pytest.raises(forebay.FormatError, match=r'column "y" \(it is marked as encrypted'):
                 forebay.open(path, **options)
         assert [sample["x"] for sample in forebay.open(path, fields=["x"])[:]] == NUMBERS.tolist()
     with pytest.raises(OSError, match="encrypted"):
@@ -229,7 +227,7 @@ def test_an_annotation_that_is_not_known_concerns_its_column_alone(tmp_path, odd
     chunks = [LONGS, {**LONGS, "path": ["y"], "type": odd.get(1, INT64)}, {**LONGS, "path": ["z"]}]
     path = write(tmp_path / "a.parquet", schema, [(5, chunks)])
     for options in ({}, {"fields": ["y"]}):
-        with pytest.raises(forebay.FormatError, match='column "y" is not supported'):
+        with pytest.raises(forebay.FormatError, match=r'not supported: .*column "y" \('):
             forebay.open(path, **options)
     dataset = forebay.open(path, fields=["x", "z"])
     assert dataset[:] == [{"x": number, "z": number} for number in NUMBERS]

@@ -274,7 +274,7 @@ def test_files_that_contradict_the_caller_are_refused(tmp_path):
     with pytest.raises(forebay.FormatError, match="more than one axis"):
         forebay.tokens(tmp_path / "two.npy", 4)
     np.save(tmp_path / "big.npy", np.zeros(4, ">u2"))
-    with pytest.raises(forebay.FormatError, match="no integers of this machine is not supported: >u2"):
+    with pytest.raises(forebay.FormatError, match=r"no integers of this machine \(>u2"):
         forebay.tokens(tmp_path / "big.npy", 4)
     np.save(tmp_path / "float.npy", np.zeros(4, "f4"))
     with pytest.raises(forebay.FormatError, match="no integers"):
@@ -383,7 +383,7 @@ def other_files(directory):
 def test_files_of_other_formats_are_no_tokens(tmp_path):
     for ending, name in other_files(tmp_path).items():
         path = tmp_path / f"x.{ending}"
-        with pytest.raises(forebay.FormatError, match=r"tokens in another format .* it looks like") as caught:
+        with pytest.raises(forebay.FormatError, match=r"tokens in another format .*it looks like") as caught:
             forebay.tokens(path, 4, dtype="u2")
         message, _, hint = str(caught.value).partition("\nhint: ")
         assert name in message

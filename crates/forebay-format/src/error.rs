@@ -44,7 +44,7 @@ pub enum Error {
         found: String,
     },
     /// The file is valid but of a kind that is not supported.
-    #[error("{}: {what} is not supported: {found}", path.display())]
+    #[error("{}: not supported: {what} ({found})", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,

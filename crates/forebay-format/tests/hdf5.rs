@@ -58,7 +58,7 @@ fn refusals_are_told_in_the_words_of_who_found_them() {
     let told = |description: Value| index_of_bytes(file(), &join(&description, &[])).expect_err("refused");
     let error =
         told(json!({ "unsupported": { "what": "virtual data", "found": "a.h5", "hint": "open a.h5" } }));
-    assert_eq!(error.to_string(), "memory.h5: virtual data is not supported: a.h5");
+    assert_eq!(error.to_string(), "memory.h5: not supported: virtual data (a.h5)");
     assert_eq!(error.hint(), Some("open a.h5"));
     let error = told(json!({ "usage": { "message": "no dataset", "hint": "" } }));
     assert!(matches!(error, Error::Usage { .. }), "{error}");

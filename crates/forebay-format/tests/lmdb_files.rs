@@ -69,12 +69,18 @@ fn a_path_that_is_no_database_says_what_it_is() {
 
     fs::create_dir(place.path().join("data.mdb")).expect("made");
     let error = Database::open(place.path(), None).expect_err("a directory");
-    assert!(error.to_string().contains("not a regular file is not supported: Directory"), "{error}");
+    assert!(
+        error.to_string().contains("not supported: a data file that is not a regular file (Directory)"),
+        "{error}"
+    );
 
     let fifo = place.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
     let error = Database::open(&fifo, None).expect_err("a pipe");
-    assert!(error.to_string().contains("not a regular file is not supported: Fifo"), "{error}");
+    assert!(
+        error.to_string().contains("not supported: a data file that is not a regular file (Fifo)"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -366,13 +366,13 @@ fn kinds_that_are_not_read_are_refused_with_a_way_out() {
         let (message, hint) = refuse(&image.bytes, None);
         same(
             &message,
-            "a database with several values per key is not supported: flag DUPSORT in the main database",
+            "not supported: a database with several values per key (flag DUPSORT in the main database)",
         );
         assert!(hint.contains("without MDB_DUPSORT"));
         let image =
             Spec { flags: 0x34, ..Spec::new(dialect, 512) }.build_with(&[], &[("train", few.clone())]);
         let (message, _) = refuse(&image.bytes, Some("train"));
-        assert!(message.ends_with("flag DUPSORT in the \"train\" database"), "{message}");
+        assert!(message.ends_with("flag DUPSORT in the \"train\" database)"), "{message}");
 
         let mut image = Spec::new(dialect, 512).build(&few);
         let versions =
@@ -383,9 +383,8 @@ fn kinds_that_are_not_read_are_refused_with_a_way_out() {
             }
             let (message, hint) = refuse(&image.bytes, None);
             assert!(
-                message.contains(&format!(
-                    "the LMDB data version is not supported: version {version} at offset"
-                ))
+                message
+                    .contains(&format!("not supported: the LMDB data version (version {version} at offset"))
             );
             assert!(hint.contains(word), "{hint}");
         }
@@ -396,15 +395,15 @@ fn kinds_that_are_not_read_are_refused_with_a_way_out() {
                 image.set(place, 0x2008);
             }
             let (message, hint) = refuse(&image.bytes, None);
-            same(&message, "an encrypted LMDB database is not supported: environment flags 0x2008");
+            same(&message, "not supported: an encrypted LMDB database (environment flags 0x2008)");
             assert!(hint.contains("without encryption"));
         }
     }
     let (message, hint) = refuse(b"\x89HDF\r\n\x1a\n0123456789012345678901234567890123456789", None);
     same(
         &message,
-        "a file that is not an LMDB database is not supported: no magic number 0xbeefc0de at offset 12, 16 or 24, but \
-         34 35 36 37 38 39 30 31 32 33 34 35 36 37 38 39",
+        "not supported: a file that is not an LMDB database (no magic number 0xbeefc0de at offset 12, 16 or 24, but \
+         34 35 36 37 38 39 30 31 32 33 34 35 36 37 38 39)",
     );
     assert_eq!(hint, "name the directory or the data file of an LMDB database");
 }

@@ -76,7 +76,7 @@ fn fortran_order_matters_where_samples_are_not_contiguous_only() {
         open_npy(&npy(1, "'|u1'", true, shape, &elements(6))).expect("one axis");
     }
     let text = refusal(open_npy(&npy(1, "'|u1'", true, &[3, 2], &elements(6))));
-    assert!(text.contains("an array in Fortran order is not supported: shape [3, 2]"), "{text}");
+    assert!(text.contains("not supported: npy: an array in Fortran order (shape [3, 2]"), "{text}");
     assert!(text.contains("hint: `forebay convert` writes it in C order"), "{text}");
 }
 
@@ -109,7 +109,7 @@ fn what_no_array_may_claim_is_refused_with_its_place() {
         (refusal(open_npy(&sound[..9])), "length at offset 0: expected 10 bytes or more, found 9"),
         (refusal(open_npy(b"")), "found 0"),
         (changed(0, 0x92), "magic at offset 0"),
-        (changed(6, 4), "a version other than 1, 2 or 3 is not supported: version 4.0"),
+        (changed(6, 4), "a version other than 1, 2 or 3 (version 4.0"),
         (changed(7, 1), "minor version at offset 7: expected 0, found 1"),
         (changed(9, 0xff), "length of the header at offset 8: expected 174 bytes at most, found 65398"),
         (changed(10, b'('), "header at offset"),
@@ -134,10 +134,10 @@ fn headers_that_say_something_else_are_refused() {
         ("{'descr': '<f4', 'fortran_order': False, 'shape': 1}", "no tuple of up to 64 integers"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': ('1',)}", "no integer from 0 on"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", "expected a Python literal, found '-'"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "an array without axes is not supported"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "an array without axes ("),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 0)}", "an array of samples without bytes"),
         ("{'descr': '|V0', 'fortran_order': False, 'shape': (9,)}", "an array of samples without bytes"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}", "an array of objects is not supported"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}", "an array of objects ("),
         ("{'descr': 'float', 'fortran_order': False, 'shape': (9,)}", "the type of the elements"),
         (
             &format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({huge}, 2)}}"),
@@ -199,7 +199,7 @@ fn arrays_of_different_lengths_are_named() {
 #[test]
 fn members_that_are_not_stored_as_they_are_say_so() {
     for (method, flags, words) in [
-        (8, 0, "it is deflated, as a whole\nhint: `forebay convert` stores it"),
+        (8, 0, "it is deflated, as a whole)\nhint: `forebay convert` stores it"),
         (93, 0, "it is compressed by method 93"),
         (0, 1, "it is encrypted"),
     ] {
