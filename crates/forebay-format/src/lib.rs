@@ -22,6 +22,7 @@ mod options;
 mod schema;
 mod summary;
 mod threads;
+mod unit_check;
 /// Integers of variable length: public for recipes, not a stable interface.
 #[doc(hidden)]
 pub mod varint;

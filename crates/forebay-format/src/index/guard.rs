@@ -4,9 +4,10 @@ use std::path::Path;
 
 use forebay_types::{Dtype, Extent};
 
-use crate::container::lmdb::{Identity, check_overflow_header};
-use crate::container::tfrecord::{check_parts, check_record};
 use crate::index::sidecar::ShardState;
+use crate::unit_check::lmdb_identity::Identity;
+use crate::unit_check::lmdb_overflow_header::check_overflow_header;
+use crate::unit_check::tfrecord::{check_parts, check_record};
 use crate::{Error, Format};
 
 /// How the units of a shard are checked.

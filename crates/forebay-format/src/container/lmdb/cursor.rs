@@ -8,9 +8,9 @@
 
 use super::Database;
 use super::page::{Node, Payload, Role, decode};
-use super::page_error::{PageError, WalkError};
 use super::walk::Value;
 use crate::Error;
+use crate::unit_check::lmdb_page_error::{PageError, WalkError};
 
 /// Returns bytes of the data file, (offset, length) \[bytes\]; `None` where it has none.
 pub type Pages<'a> = dyn Fn(u64, u64) -> Option<&'a [u8]> + 'a;

@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::meta::Layout;
-use super::page_error::WalkError;
 use super::page_reads::read_all;
 use crate::file::{Input, IoCounters};
 use crate::threads::start_up_to;
+use crate::unit_check::lmdb_page_error::WalkError;
 
 /// Longest single read \[bytes\].
 ///

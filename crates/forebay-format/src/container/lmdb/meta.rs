@@ -6,11 +6,11 @@
 
 use std::fmt;
 
-use super::dialect::{Dialect, MAGIC, MIN_PAGE_BYTES, Version};
-use super::identity::TreeRecord;
-use super::page_error::{PageError, WalkError, hex16};
 use super::page_reads::{read_all, read_most};
 use crate::file::{Input, IoCounters};
+use crate::unit_check::lmdb_dialect::{Dialect, MAGIC, MIN_PAGE_BYTES, Version};
+use crate::unit_check::lmdb_identity::TreeRecord;
+use crate::unit_check::lmdb_page_error::{PageError, WalkError, hex16};
 
 /// First read of a file \[bytes\]: both meta pages of a database with pages of 4 KiB.
 const FIRST_READ_BYTES: usize = 8192;

@@ -2,7 +2,7 @@
 //! without a mapping.
 //!
 //! In order: [`Database::open`] reads the two meta pages, detects how the file was written
-//! ([`dialect`]), picks the snapshot of the last transaction ([`meta`]) and, for a named database,
+//! ([`Dialect`]), picks the snapshot of the last transaction ([`meta`]) and, for a named database,
 //! descends the main tree to its record. [`Database::walk`] reads the tree level by level
 //! ([`walk`], [`fetch`]) and visits every record in key order: key, place and length of the value.
 //! Overflow pages, the bulk of most files, are not read. [`Cursor`] instead goes from record to
@@ -24,13 +24,9 @@
 mod bitmap;
 mod container;
 mod cursor;
-mod dialect;
 mod fetch;
-mod identity;
 mod meta;
-mod overflow_header;
 mod page;
-mod page_error;
 mod page_reads;
 mod walk;
 
@@ -38,21 +34,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::file::ReadAt;
+pub use crate::unit_check::lmdb_dialect::{ByteOrder, Dialect, Version, Word};
+pub use crate::unit_check::lmdb_identity::{Identity, TreeRecord};
+pub use crate::unit_check::lmdb_overflow_header::check_overflow_header;
+pub use crate::unit_check::lmdb_page_error::PageError;
 pub use container::NOT_SAMPLES;
 pub(crate) use container::excluded;
 pub use cursor::{Cursor, Pages, PortableCursor};
-pub use dialect::{ByteOrder, Dialect, Version, Word};
-pub use identity::{Identity, TreeRecord};
-pub use overflow_header::check_overflow_header;
-pub use page_error::PageError;
 pub use walk::{Record, Value, WalkOptions, WalkReport};
 
 use self::meta::{Layout, Metas};
 use self::page::Payload;
-use self::page_error::WalkError;
 use self::walk::{NamedEntry, TreeWalk};
 use crate::Error;
 use crate::file::{Input, IoCounters};
+use crate::unit_check::lmdb_page_error::WalkError;
 
 /// Name of the data file in a database's directory.
 const DATA_FILE: &str = "data.mdb";

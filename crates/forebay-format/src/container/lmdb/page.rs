@@ -8,9 +8,9 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use super::dialect::{ByteOrder, Dialect, Version, Word};
 use super::meta::{Layout, TREE_INTEGER_KEYS, TREE_REVERSE_KEYS};
-use super::page_error::{PageError, hex16};
+use crate::unit_check::lmdb_dialect::{ByteOrder, Dialect, Version, Word};
+use crate::unit_check::lmdb_page_error::{PageError, hex16};
 
 /// Page type bits.
 const PAGE_IS_BRANCH: u16 = 1;

@@ -1,7 +1,7 @@
 //! Reads of pages, with a count of what they cost.
 
-use super::page_error::{PageError, WalkError};
 use crate::file::{Input, IoCounters};
+use crate::unit_check::lmdb_page_error::{PageError, WalkError};
 
 /// Reads until `into` is full or the file ends.
 pub(super) fn read_most(

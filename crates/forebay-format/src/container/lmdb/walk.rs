@@ -13,14 +13,14 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 
 use super::bitmap::PageSet;
-use super::dialect::Dialect;
 use super::fetch::Fetch;
-use super::identity::TreeRecord;
 use super::meta::Layout;
 use super::page::{Node, Payload, Role, compare_keys, decode};
-use super::page_error::{PageError, WalkError};
 use crate::Error;
 use crate::file::{Input, IoCounters};
+use crate::unit_check::lmdb_dialect::Dialect;
+use crate::unit_check::lmdb_identity::TreeRecord;
+use crate::unit_check::lmdb_page_error::{PageError, WalkError};
 
 /// Leaves after which the progress callback is called.
 const PROGRESS_LEAVES: u64 = 256;

@@ -6,11 +6,9 @@
 //! [`check_record`] checks one record's data. The layout to the byte is `docs/formats/tfrecord.md`.
 //! Source: `TensorFlow`'s "`TFRecord` and tf.train.Example".
 
-mod checksum;
 mod framing;
 
-pub(crate) use checksum::check_parts;
-pub use checksum::{HEAD_BYTES, TAIL_BYTES, check_record, length_of, masked_crc32c};
+pub use crate::unit_check::tfrecord::{HEAD_BYTES, TAIL_BYTES, check_record, length_of, masked_crc32c};
 pub(crate) use framing::TfRecord;
 
 use crate::Error;

@@ -11,8 +11,8 @@ use super::{NUMBER_BYTES, RecordClass, SharedUnits, StoredIn, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::{self, Codec};
-use crate::container::lmdb::Identity;
 use crate::schema::Schema;
+use crate::unit_check::lmdb_identity::Identity;
 
 /// Most classes per column.
 pub(crate) const MAX_CLASSES: usize = 16;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::dialect::Dialect;
+use super::lmdb_dialect::Dialect;
 
 /// LMDB's record of one of its trees (`MDB_db`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct TreeRecord {
 
 impl TreeRecord {
     /// Decodes the record at `at`.
-    pub(super) fn decode(dialect: Dialect, bytes: &[u8], at: usize) -> Self {
+    pub(crate) fn decode(dialect: Dialect, bytes: &[u8], at: usize) -> Self {
         let word = |index: usize| dialect.word(bytes, at + 8 + index * dialect.word_bytes());
         Self {
             flags: dialect.u16(bytes, at + 4),

@@ -10,17 +10,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::page_error::{PageError, WalkError};
+use super::lmdb_page_error::{PageError, WalkError};
 use crate::error::hex;
 
 /// Magic number of a meta page.
-pub(super) const MAGIC: u32 = 0xBEEF_C0DE;
+pub(crate) const MAGIC: u32 = 0xBEEF_C0DE;
 
 /// Data version that a library built with `MDB_DEVEL` writes.
 const DEVELOPMENT_VERSION: u32 = 999;
 
 /// Smallest page that LMDB makes \[bytes\].
-pub(super) const MIN_PAGE_BYTES: u32 = 256;
+pub(crate) const MIN_PAGE_BYTES: u32 = 256;
 
 /// Generation of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl Dialect {
     };
 
     /// Finds the dialect of a file from its first bytes.
-    pub(super) fn detect(head: &[u8]) -> Result<Self, WalkError> {
+    pub(crate) fn detect(head: &[u8]) -> Result<Self, WalkError> {
         let mut other_version = None;
         for dialect in Self::ALL {
             let at = dialect.header_bytes() as usize;
@@ -136,7 +136,7 @@ impl Dialect {
     }
 
     /// What is added to every pointer within a page \[bytes\].
-    pub(super) const fn pointer_base(self) -> u32 {
+    pub(crate) const fn pointer_base(self) -> u32 {
         match self.version {
             Version::V0_9 => 0,
             Version::V1_0 => self.header_bytes(),
@@ -144,7 +144,7 @@ impl Dialect {
     }
 
     /// The version word of the meta pages.
-    pub(super) const fn data_version(self) -> u32 {
+    pub(crate) const fn data_version(self) -> u32 {
         match self.version {
             Version::V0_9 => 1,
             Version::V1_0 => 3,
@@ -160,7 +160,7 @@ impl Dialect {
     }
 
     /// Page number that means "no page": an empty tree.
-    pub(super) const fn no_page(self) -> u64 {
+    pub(crate) const fn no_page(self) -> u64 {
         match self.word {
             Word::Bits32 => u32::MAX as u64,
             Word::Bits64 => u64::MAX,
@@ -173,7 +173,7 @@ impl Dialect {
     }
 
     /// Length of the record on a meta page, after the page header \[bytes\].
-    pub(super) const fn meta_record_bytes(self) -> usize {
+    pub(crate) const fn meta_record_bytes(self) -> usize {
         8 + 4 * self.word_bytes() + 2 * self.tree_record_bytes()
     }
 
@@ -194,7 +194,7 @@ impl Dialect {
     }
 
     /// The 2-byte integer at `at`.
-    pub(super) fn u16(self, bytes: &[u8], at: usize) -> u16 {
+    pub(crate) fn u16(self, bytes: &[u8], at: usize) -> u16 {
         let raw = [bytes[at], bytes[at + 1]];
         match self.byte_order {
             ByteOrder::Little => u16::from_le_bytes(raw),
@@ -203,7 +203,7 @@ impl Dialect {
     }
 
     /// The 4-byte integer at `at`.
-    pub(super) fn u32(self, bytes: &[u8], at: usize) -> u32 {
+    pub(crate) fn u32(self, bytes: &[u8], at: usize) -> u32 {
         let mut raw = [0; 4];
         raw.copy_from_slice(&bytes[at..at + 4]);
         match self.byte_order {
@@ -213,7 +213,7 @@ impl Dialect {
     }
 
     /// The word at `at`.
-    pub(super) fn word(self, bytes: &[u8], at: usize) -> u64 {
+    pub(crate) fn word(self, bytes: &[u8], at: usize) -> u64 {
         match self.word {
             Word::Bits32 => u64::from(self.u32(bytes, at)),
             Word::Bits64 => {

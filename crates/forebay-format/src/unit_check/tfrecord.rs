@@ -25,7 +25,7 @@ pub fn length_of(header: &[u8; HEAD_BYTES as usize]) -> Option<u64> {
     (stored == masked_crc32c(length)).then(|| u64::from_le_bytes(*length.first_chunk().expect("8 bytes")))
 }
 
-/// Checks the data of a record: `unit` holds the bytes that [`walk`] located at `start`, header and
+/// Checks the data of a record: `unit` holds the bytes that a walk located at `start`, header and
 /// checksum included.
 pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
     let (head, behind) = unit.split_at(unit.len().min(HEAD_BYTES as usize));

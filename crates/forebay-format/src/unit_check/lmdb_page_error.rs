@@ -25,7 +25,7 @@ pub struct PageError {
 
 impl PageError {
     /// A finding at `offset`.
-    pub(super) fn new(
+    pub(crate) fn new(
         offset: u64,
         what: impl Into<String>,
         expected: impl fmt::Display,
@@ -44,7 +44,7 @@ impl PageError {
 
 /// Anything that ends the reading of a file.
 #[derive(Debug)]
-pub(super) enum WalkError {
+pub(crate) enum WalkError {
     /// The bytes contradict the format.
     PageError(PageError),
     /// The file is apparently valid, but of a kind that is not supported.
@@ -57,7 +57,7 @@ pub(super) enum WalkError {
 
 impl WalkError {
     /// The error about the file at `path`.
-    pub(super) fn at(self, path: &Path) -> Error {
+    pub(crate) fn at(self, path: &Path) -> Error {
         match self {
             Self::PageError(error) => error.at(path),
             Self::Unsupported { what, found, hint } => {
@@ -82,6 +82,6 @@ impl From<Error> for WalkError {
 }
 
 /// Flags as hexadecimal digits.
-pub(super) fn hex16(flags: u16) -> String {
+pub(crate) fn hex16(flags: u16) -> String {
     format!("{flags:#06x}")
 }

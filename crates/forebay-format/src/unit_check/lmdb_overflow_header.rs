@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::identity::Identity;
-use super::page_error::{PageError, hex16};
+use super::lmdb_identity::Identity;
+use super::lmdb_page_error::{PageError, hex16};
 
 /// Page type bit of the first page of an overflow run.
 const PAGE_IS_OVERFLOW: u16 = 4;
