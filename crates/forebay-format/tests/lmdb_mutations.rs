@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::env;
 
 use crate::support::lmdb_reader::{read, read_by_cursor};
-use crate::support::lmdb_writer::{Image, Random, Records, SidecarLocation, Spec, put, records};
+use crate::support::lmdb_writer::{FieldPlace, Image, Random, Records, Spec, put, records};
 use forebay_format::Error;
 use forebay_format::lmdb::{Dialect, Version};
 
@@ -102,7 +102,7 @@ impl Base {
     /// kinds.
     fn fields(&self, random: &mut Random, stride: u64, tally: &mut Tally) {
         let dialect = self.image.spec.dialect;
-        let places: Vec<SidecarLocation> = self
+        let places: Vec<FieldPlace> = self
             .image
             .metas
             .iter()

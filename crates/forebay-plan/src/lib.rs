@@ -58,7 +58,7 @@ pub use order::draw_entropy::DrawEntropy;
 pub use order::mixture::{Mixture, MixtureSource, MixtureSpec, Stop};
 pub use order::shuffle_quality::Quality;
 pub use order::state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
-pub use order::{KeptPermutations, Kind, LastBatch, Order, OrderError, OrderSpec, default_group};
+pub use order::{LastBatch, Order, OrderError, OrderKind, OrderSpec, PermutationCache, default_group};
 pub use pace::announce_window::AnnounceWindow;
 pub use pace::back_pressure::BufferUse;
 pub use pace::plan_window::{

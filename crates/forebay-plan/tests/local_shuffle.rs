@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::order_common::{batch, cases, global_batch, pool, shares};
-use forebay_plan::{Kind, LastBatch, NodeShares, Order, OrderSpec, ShareUnit};
+use forebay_plan::{LastBatch, NodeShares, Order, OrderKind, OrderSpec, ShareUnit};
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
-fn order(kind: Kind, last: LastBatch, samples: u64, batch: u64, ranks: u64) -> Order {
+fn order(kind: OrderKind, last: LastBatch, samples: u64, batch: u64, ranks: u64) -> Order {
     Order::new(OrderSpec { kind, last_batch: last, seed: 3, samples, batch, ranks, lanes: None }).unwrap()
 }
 
@@ -38,8 +38,8 @@ proptest! {
         last in prop_oneof![Just(LastBatch::Fill), Just(LastBatch::Drop), Just(LastBatch::Partial)],
     ) {
         let samples = more + size * ranks;
-        let plain = order(Kind::Shuffle, last, samples, size, ranks);
-        let local = order(Kind::LocalShuffle { steps: 1 }, last, samples, size, ranks)
+        let plain = order(OrderKind::Shuffle, last, samples, size, ranks);
+        let local = order(OrderKind::LocalShuffle { steps: 1 }, last, samples, size, ranks)
             .on_nodes(shares(seed, samples, ranks));
         for step in 0..plain.steps_per_epoch() {
             prop_assert_eq!(pool(&plain, number, step), pool(&local, number, step));
@@ -54,8 +54,8 @@ proptest! {
     fn pools_have_the_samples_of_shuffle(
         seed: u64, samples in 100_u64..300, size in 1_u64..5, ranks in 1_u64..5, steps in 2_u64..5, number in 0_u64..3,
     ) {
-        let plain = order(Kind::Shuffle, LastBatch::Fill, samples, size, ranks);
-        let local = order(Kind::LocalShuffle { steps }, LastBatch::Fill, samples, size, ranks)
+        let plain = order(OrderKind::Shuffle, LastBatch::Fill, samples, size, ranks);
+        let local = order(OrderKind::LocalShuffle { steps }, LastBatch::Fill, samples, size, ranks)
             .on_nodes(shares(seed, samples, ranks));
         for step in 0..plain.steps_per_epoch() {
             let mut expected: Vec<u64> =
@@ -69,7 +69,7 @@ proptest! {
     fn a_node_takes_what_it_holds_before_anything_else(
         seed: u64, samples in 60_u64..300, size in 1_u64..9, ranks in 1_u64..7, number in 0_u64..3,
     ) {
-        let order = order(Kind::LocalShuffle { steps: 1 }, LastBatch::Fill, samples, size, ranks)
+        let order = order(OrderKind::LocalShuffle { steps: 1 }, LastBatch::Fill, samples, size, ranks)
             .on_nodes(shares(seed, samples, ranks));
         let shares = order.shares().unwrap();
         for step in 0..order.steps_per_epoch() {
@@ -85,9 +85,9 @@ proptest! {
 
     #[test]
     fn on_one_node_it_is_shuffle(samples in 40_u64..200, steps in 1_u64..5, number in 0_u64..3) {
-        let plain = order(Kind::Shuffle, LastBatch::Fill, samples, 3, 2);
+        let plain = order(OrderKind::Shuffle, LastBatch::Fill, samples, 3, 2);
         let one = Arc::new(NodeShares::new(samples, &units(samples), &nodes(&[2]), 7));
-        let local = order(Kind::LocalShuffle { steps }, LastBatch::Fill, samples, 3, 2);
+        let local = order(OrderKind::LocalShuffle { steps }, LastBatch::Fill, samples, 3, 2);
         for local in [local.clone(), local.on_nodes(one)] {
             for step in 0..plain.steps_per_epoch() {
                 prop_assert_eq!(global_batch(&plain, number, step), global_batch(&local, number, step));
@@ -167,7 +167,7 @@ fn what_moves_is_what_was_expected() {
         (&[1, 1, 1, 1], 4, 8, 20_000),
     ] {
         let shares = Arc::new(NodeShares::new(samples, &units(samples), &nodes(ranks), 9));
-        let order = order(Kind::LocalShuffle { steps }, LastBatch::Drop, samples, size, shares.ranks())
+        let order = order(OrderKind::LocalShuffle { steps }, LastBatch::Drop, samples, size, shares.ranks())
             .on_nodes(Arc::clone(&shares));
         let (mut moved, mut all) = (0, 0);
         for step in 0..order.steps_per_epoch().min(400) {
@@ -188,7 +188,7 @@ fn what_moves_is_what_was_expected() {
 #[test]
 fn pools_of_an_epoch_or_more_are_refused() {
     let spec = |steps| OrderSpec {
-        kind: Kind::LocalShuffle { steps },
+        kind: OrderKind::LocalShuffle { steps },
         last_batch: LastBatch::Fill,
         seed: 0,
         samples: 100,
@@ -208,7 +208,7 @@ fn pools_shuffle_less_the_longer_they_are() {
     let samples = 1_281_167;
     let shares = Arc::new(NodeShares::new(samples, &units(samples), &nodes(&[1; 4]), 9));
     let quality = |steps| {
-        let order = order(Kind::LocalShuffle { steps }, LastBatch::Fill, samples, 8, 4);
+        let order = order(OrderKind::LocalShuffle { steps }, LastBatch::Fill, samples, 8, 4);
         order.on_nodes(Arc::clone(&shares)).quality()
     };
     let entropy: Vec<f64> = [1, 2, 4, 64, 40_000].map(|steps| quality(steps).order_entropy.unwrap()).to_vec();

@@ -7,7 +7,7 @@ use crate::order_common::{
     batch, batches, batches_keeping, cases, deliveries, epoch, global_batch, places, segments,
 };
 use forebay_plan::{
-    Kind, LastBatch, Mixture, MixtureSource, MixtureSpec, Order, OrderError, OrderSpec, OrderState,
+    LastBatch, Mixture, MixtureSource, MixtureSpec, Order, OrderError, OrderKind, OrderSpec, OrderState,
     StateValue, Stop,
 };
 use forebay_types::Rank;
@@ -25,16 +25,16 @@ fn mixture(sources: &[(u64, u64)], stop: Stop) -> Mixture {
     Mixture::new(MixtureSpec { sources: sources.collect(), stop }).unwrap()
 }
 
-fn spec(kind: Kind, seed: u64, batch: u64, ranks: u64, lanes: Option<u64>) -> OrderSpec {
+fn spec(kind: OrderKind, seed: u64, batch: u64, ranks: u64, lanes: Option<u64>) -> OrderSpec {
     OrderSpec { kind, last_batch: LastBatch::Drop, seed, samples: 0, batch, ranks, lanes }
 }
 
-fn kinds() -> impl Strategy<Value = Kind> {
+fn kinds() -> impl Strategy<Value = OrderKind> {
     prop_oneof![
-        Just(Kind::Sequential),
-        Just(Kind::Shuffle),
-        (1_u64..20, 1_u64..4).prop_map(|(samples, window)| Kind::Group { samples, window }),
-        (1_u64..20, 1_u64..4).prop_map(|(samples, window)| Kind::Group { samples, window }),
+        Just(OrderKind::Sequential),
+        Just(OrderKind::Shuffle),
+        (1_u64..20, 1_u64..4).prop_map(|(samples, window)| OrderKind::Group { samples, window }),
+        (1_u64..20, 1_u64..4).prop_map(|(samples, window)| OrderKind::Group { samples, window }),
     ]
 }
 
@@ -50,7 +50,7 @@ prop_compose! {
         pick in any::<prop::sample::Index>(), is_all: bool,
     ) -> Order {
         let works: Vec<u64> = (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
-        let lanes = matches!(kind, Kind::Group { .. }).then(|| works[pick.index(works.len())]);
+        let lanes = matches!(kind, OrderKind::Group { .. }).then(|| works[pick.index(works.len())]);
         // Weights of which one is far too small would make epochs too long to walk.
         let lightest = sources.iter().map(|(_, weight)| *weight).min().unwrap();
         let sources: Vec<_> =
@@ -130,7 +130,7 @@ proptest! {
         for step in start..=end {
             let alive = segments.iter().filter(|segment| segment.first_step <= step && step <= segment.last_step);
             let held: usize = alive.map(|segment| segment.demands.len()).sum();
-            let cut = if matches!(order.kind(), Kind::Group { .. }) { 1 } else { cut };
+            let cut = if matches!(order.kind(), OrderKind::Group { .. }) { 1 } else { cut };
             prop_assert!(held as u64 <= least * cut, "{} of {}", held, least);
         }
     }
@@ -152,7 +152,7 @@ proptest! {
                 _ => prop_assert!(least >= 1, "{:?}", times),
             }
             // Two lanes are less than the bound and 12 draws apart (`draws`), each of n/L per pass.
-            let apart = if matches!(order.kind(), Kind::Group { .. }) {
+            let apart = if matches!(order.kind(), OrderKind::Group { .. }) {
                 1 + 16 * order.lanes() / source.samples
             } else {
                 0
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn windows_without_lanes_are_off_by_less_than_the_bound(order in orders(), a in 0_usize..2000, b in 0_usize..2000) {
-        prop_assume!(!matches!(order.kind(), Kind::Group { .. }));
+        prop_assume!(!matches!(order.kind(), OrderKind::Group { .. }));
         let all = epoch(&order, 0);
         let (a, b) = (a % (all.len() + 1), b % (all.len() + 1));
         let bound = if mixed(&order).sources().len() == 2 { 1.0 } else { MOST_OFF };
@@ -176,7 +176,7 @@ proptest! {
         let sources = mixed(&order).sources().len();
         let bound = if sources == 2 { 0.5 } else { MOST_OFF / 2.0 };
         // Beyond two sources, lanes are apart by up to log L at each node of the tree.
-        let is_apart = sources > 2 && matches!(order.kind(), Kind::Group { .. });
+        let is_apart = sources > 2 && matches!(order.kind(), OrderKind::Group { .. });
         let bound = bound + if is_apart { (order.lanes() as f64).log2() } else { 0.0 };
         let mut sums = vec![0; sources];
         for step in 0..order.steps_per_epoch() {
@@ -190,7 +190,7 @@ proptest! {
 
     #[test]
     fn a_lane_is_off_by_less_than_the_bound(order in orders(), a in 0_usize..2000, b in 0_usize..2000) {
-        prop_assume!(matches!(order.kind(), Kind::Group { .. }));
+        prop_assume!(matches!(order.kind(), OrderKind::Group { .. }));
         let each = (order.global_batch() / order.lanes()) as usize;
         let of_lane: Vec<u64> =
             (0..order.steps_per_epoch()).flat_map(|step| global_batch(&order, 0, step)[..each].to_vec()).collect();
@@ -202,7 +202,7 @@ proptest! {
     #[test]
     fn global_batches_do_not_depend_on_the_ranks(order in orders(), step in 0_u64..1000) {
         let step = step % order.steps_per_epoch();
-        let lanes = matches!(order.kind(), Kind::Group { .. }).then(|| order.lanes());
+        let lanes = matches!(order.kind(), OrderKind::Group { .. }).then(|| order.lanes());
         for ranks in order.allowed_ranks() {
             let other = OrderSpec { ranks, batch: order.global_batch() / ranks, lanes, ..*order.spec() };
             let other = Order::mixed(other, mixed(&order).clone()).unwrap();
@@ -213,7 +213,7 @@ proptest! {
 
     #[test]
     fn groups_of_a_window_are_contiguous(seed: u64, weight in 1_u64..9) {
-        let kind = Kind::Group { samples: 8, window: 4 };
+        let kind = OrderKind::Group { samples: 8, window: 4 };
         let order = Order::mixed(spec(kind, seed, 4, 1, Some(2)), mixture(&[(640, weight), (320, 3)], Stop::First));
         let order = order.unwrap();
         for segment in segments(&order, &[Rank(0)], 0, order.steps_per_epoch() - 1, 1) {
@@ -228,7 +228,7 @@ proptest! {
 
 #[test]
 fn an_epoch_that_never_ends_has_two_to_the_34_steps_and_starts_anywhere() {
-    let kind = Kind::Group { samples: 4, window: 2 };
+    let kind = OrderKind::Group { samples: 4, window: 2 };
     let order =
         Order::mixed(spec(kind, 3, 6, 2, Some(4)), mixture(&[(1000, 7), (5, 3)], Stop::Never)).unwrap();
     assert_eq!(order.steps_per_epoch(), 1 << 34);
@@ -244,26 +244,28 @@ fn what_no_mixture_can_be_is_refused_by_name() {
     let says = |found: Result<Order, OrderError>| found.unwrap_err().to_string();
     let two = || mixture(&[(100, 1), (3, 1)], Stop::First);
     assert_eq!(
-        says(Order::mixed(spec(Kind::Contiguous, 0, 2, 1, None), two())),
+        says(Order::mixed(spec(OrderKind::Contiguous, 0, 2, 1, None), two())),
         "order contiguous: the data set is a mixture, whose sources are sequential, shuffle or group"
     );
-    let carry = OrderSpec { last_batch: LastBatch::Carry, ..spec(Kind::Sequential, 0, 2, 1, None) };
+    let carry = OrderSpec { last_batch: LastBatch::Carry, ..spec(OrderKind::Sequential, 0, 2, 1, None) };
     assert_eq!(
         says(Order::mixed(carry, two())),
         "last_batch=\"carry\" with a mixture, whose epochs have whole global batches only"
     );
     for last_batch in [LastBatch::Partial, LastBatch::Fill] {
         let order =
-            Order::mixed(OrderSpec { last_batch, ..spec(Kind::Shuffle, 0, 1, 1, None) }, two()).unwrap();
+            Order::mixed(OrderSpec { last_batch, ..spec(OrderKind::Shuffle, 0, 1, 1, None) }, two()).unwrap();
         assert_eq!(order.delivered(), order.steps_per_epoch() * order.global_batch());
     }
     assert_eq!(
-        says(Order::mixed(spec(Kind::Shuffle, 0, 8, 2, None), two())),
+        says(Order::mixed(spec(OrderKind::Shuffle, 0, 8, 2, None), two())),
         "mixture with stop=\"first\": source \"s1\" has 3 samples, too few for one step of 16 samples without a sample that \
          comes twice"
     );
     let rare = mixture(&[(1 << 40, 1), (1, 1 << 62)], Stop::All);
-    assert!(says(Order::mixed(spec(Kind::Shuffle, 0, 8, 2, None), rare)).contains("more than 2^62 samples"));
+    assert!(
+        says(Order::mixed(spec(OrderKind::Shuffle, 0, 8, 2, None), rare)).contains("more than 2^62 samples")
+    );
     let no_weight = MixtureSource { name: "web".into(), samples: 5, weight: 0 };
     let refused = Mixture::new(MixtureSpec { sources: vec![no_weight], stop: Stop::All });
     assert_eq!(
@@ -276,7 +278,7 @@ fn what_no_mixture_can_be_is_refused_by_name() {
 fn a_state_of_other_sources_is_refused_with_both() {
     let state_of = |weights: [u64; 2]| {
         let mixture = mixture(&[(100, weights[0]), (50, weights[1])], Stop::All);
-        let order = Order::mixed(spec(Kind::Shuffle, 1, 4, 2, None), mixture).unwrap();
+        let order = Order::mixed(spec(OrderKind::Shuffle, 1, 4, 2, None), mixture).unwrap();
         OrderState::new(order, "f".into())
     };
     let state: HashMap<_, _> = state_of([3, 1]).at(1, 2).into_iter().collect();

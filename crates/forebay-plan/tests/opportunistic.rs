@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::order_common::{batch, cases, epoch, is_resident, segments, shares};
 use forebay_plan::{
-    EpochBytes, Kind, LastBatch, NodeMemory, NodeReads, NodeShares, Order, OrderSpec, ShareUnit, StagingRing,
-    StreamMemory, TierForecast, TierLevel, UnitBytes,
+    EpochBytes, LastBatch, NodeMemory, NodeReads, NodeShares, Order, OrderKind, OrderSpec, ShareUnit,
+    StagingRing, StreamMemory, TierForecast, TierLevel, UnitBytes,
 };
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
 fn order(window: u64, last: LastBatch, samples: u64, batch: u64, ranks: u64) -> Order {
-    let kind = Kind::Opportunistic { window };
+    let kind = OrderKind::Opportunistic { window };
     Order::new(OrderSpec { kind, last_batch: last, seed: 3, samples, batch, ranks, lanes: None }).unwrap()
 }
 
@@ -156,7 +156,7 @@ let taken = |rank: &Rank| -> usize {
 #[test]
 fn an_order_that_knows_no_nodes_is_shuffle() {
     let unknown = order(3, LastBatch::Fill, 101, 4, 3);
-    let shuffle = Order::new(OrderSpec { kind: Kind::Shuffle, ..*unknown.spec() }).unwrap();
+    let shuffle = Order::new(OrderSpec { kind: OrderKind::Shuffle, ..*unknown.spec() }).unwrap();
     assert_eq!(epoch(&unknown, 2), epoch(&shuffle, 2));
     assert_eq!(unknown.quality(), shuffle.quality());
     assert_eq!((unknown.draw_entropy(), unknown.streamed_units().len()), (None, 0));
@@ -235,8 +235,10 @@ fn the_smallest_window_follows_from_the_entropy() {
         let error = order(1, LastBatch::Fill, 100, 5, 2).smallest_window(bound, 9).unwrap_err().to_string();
         assert_eq!(error, format!("order opportunistic: entropy is {bound}, expected 0 to 1"));
     }
-    let spec =
-        OrderSpec { kind: Kind::Opportunistic { window: 0 }, ..*order(1, LastBatch::Fill, 100, 5, 2).spec() };
+    let spec = OrderSpec {
+        kind: OrderKind::Opportunistic { window: 0 },
+        ..*order(1, LastBatch::Fill, 100, 5, 2).spec()
+    };
     let error = Order::new(spec).unwrap_err().to_string();
     assert_eq!(error, "order opportunistic: window, the units of a window, is 0, expected at least 1");
 }
@@ -257,7 +259,7 @@ fn windows_take_the_memory_of_resident_units() {
     let any = || order(1, LastBatch::Fill, 100_000, 64, 2);
     for least in [0.0, 0.7, 0.8, 0.85] {
         let found = any().with_smallest_window(&shares, least, 125, resident).unwrap();
-        let Kind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
+        let OrderKind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
         assert!(entropy(&found) >= least);
         assert!(window == 1 || entropy(&make(window - 1)) < least, "{least}: {window}");
         assert_eq!(
@@ -291,7 +293,7 @@ fn nodes_divide_their_memory_between_windows_and_resident_units() {
     let longest = streams.longest_window();
     for least in [0.5, 0.75, 0.8] {
         let found = any().with_smallest_window(&shares, least, longest, keeps).unwrap();
-        let Kind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
+        let OrderKind::Opportunistic { window } = found.kind() else { panic!("{}", found.kind()) };
         assert!(found.draw_entropy().unwrap().order_entropy >= least);
         for (node, memory) in nodes.iter().enumerate() {
             let kept = found.resident_units(node).len() as u64 * UNIT_BYTES;
@@ -339,7 +341,7 @@ fn the_published_bounds_cost_what_is_published() {
     };
     for (least, window, streamed) in [(0.8, 8, 0.57), (0.85, 36, 0.77), (0.9, 66, 0.986)] {
         let order = found(least).unwrap();
-        assert_eq!(order.kind(), Kind::Opportunistic { window }, "{least}");
+        assert_eq!(order.kind(), OrderKind::Opportunistic { window }, "{least}");
         let share = order.streamed_units().len() as f64 / shares.units() as f64;
         assert!((share - streamed).abs() < 0.005, "{least}: {share}");
     }

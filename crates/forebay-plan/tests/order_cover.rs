@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::order_common::{
     batch, batches, batches_keeping, cases, epoch, global_batch, orders, places, pool, shares,
 };
-use forebay_plan::{Kind, LastBatch, Order, OrderSpec};
+use forebay_plan::{LastBatch, Order, OrderKind, OrderSpec};
 use proptest::prelude::*;
 
 fn counts(samples: &[u64]) -> HashMap<u64, u64> {
@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn the_global_batches_are_the_same_on_every_allowed_number_of_ranks(order in orders(), number in 0_u64..3) {
         // There the steps depend on what each node holds.
-        if matches!(order.kind(), Kind::Opportunistic { .. }) {
+        if matches!(order.kind(), OrderKind::Opportunistic { .. }) {
             return Ok(());
         }
         for ranks in order.allowed_ranks() {
@@ -90,7 +90,7 @@ proptest! {
             prop_assert_eq!((other.global_batch(), other.lanes()), (order.global_batch(), order.lanes()));
             prop_assert_eq!(order.steps_per_epoch(), other.steps_per_epoch());
             for step in 0..order.steps_per_epoch() {
-                let is_sorted = matches!(order.kind(), Kind::Contiguous | Kind::LocalShuffle { .. });
+                let is_sorted = matches!(order.kind(), OrderKind::Contiguous | OrderKind::LocalShuffle { .. });
                 let samples = |order| if is_sorted { pool(order, number, step) } else { global_batch(order, number, step) };
                 prop_assert_eq!(samples(&order), samples(&other), "step {} on {} ranks", step, ranks);
             }
@@ -101,7 +101,7 @@ proptest! {
     fn carry_is_the_data_set_round_and_round(more in 0_u64..200, size in 1_u64..9, ranks in 1_u64..5) {
         let samples = size * ranks + more;
         let spec = OrderSpec {
-            kind: Kind::Sequential, last_batch: LastBatch::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
+            kind: OrderKind::Sequential, last_batch: LastBatch::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
         };
         let order = Order::new(spec).unwrap();
         let all: Vec<u64> = (0..4).flat_map(|number| epoch(&order, number)).collect();
@@ -114,7 +114,7 @@ proptest! {
     ) {
         // Of 16 or more groups, or as many samples, two shuffles agree by chance less than once in
         // 10^13.
-        let kind = group.map_or(Kind::Shuffle, |(samples, window)| Kind::Group { samples, window });
+        let kind = group.map_or(OrderKind::Shuffle, |(samples, window)| OrderKind::Group { samples, window });
         let samples = more + 16 * group.map_or(1, |(samples, _)| samples);
         let spec = OrderSpec { kind, last_batch: LastBatch::Fill, seed, samples, batch: 4, ranks: 2, lanes: None };
         let order = Order::new(spec).unwrap();
@@ -128,7 +128,7 @@ proptest! {
 #[test]
 fn contiguous_ranks_walk_their_own_regions() {
     let spec = |last| OrderSpec {
-        kind: Kind::Contiguous,
+        kind: OrderKind::Contiguous,
         last_batch: last,
         seed: 0,
         samples: 11,
@@ -149,9 +149,11 @@ fn contiguous_ranks_walk_their_own_regions() {
 
 #[test]
 fn data_sets_beyond_the_table_are_covered_too() {
-    for kind in
-        [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
-    {
+    for kind in [
+        OrderKind::Shuffle,
+        OrderKind::Group { samples: 3, window: 2000 },
+        OrderKind::Group { samples: 7, window: 5 },
+    ] {
         let spec = OrderSpec {
             kind,
             last_batch: LastBatch::Partial,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::order_common::{batch, epoch};
 use forebay_plan::{
-    Kind, LastBatch, Mixture, MixtureSource, MixtureSpec, NodeShares, Order, OrderSpec, OrderState,
+    LastBatch, Mixture, MixtureSource, MixtureSpec, NodeShares, Order, OrderKind, OrderSpec, OrderState,
     Resumption, ShareUnit, StateValue, Stop,
 };
 use forebay_types::{Rank, SampleId};
@@ -15,13 +15,13 @@ use forebay_types::{Rank, SampleId};
 const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise STATE_VERSION in \
                       src/order/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";
 
-fn order(kind: Kind, last: LastBatch, samples: u64, size: u64, ranks: u64, lanes: Option<u64>) -> Order {
+fn order(kind: OrderKind, last: LastBatch, samples: u64, size: u64, ranks: u64, lanes: Option<u64>) -> Order {
     Order::new(OrderSpec { kind, last_batch: last, seed: 42, samples, batch: size, ranks, lanes }).unwrap()
 }
 
 #[test]
 fn shuffle_of_a_small_data_set() {
-    let order = order(Kind::Shuffle, LastBatch::Fill, 20, 4, 2, None);
+    let order = order(OrderKind::Shuffle, LastBatch::Fill, 20, 4, 2, None);
     assert_eq!(
         epoch(&order, 0),
         [5, 9, 11, 13, 19, 17, 1, 4, 2, 0, 18, 14, 16, 8, 7, 12, 15, 3, 6, 10, 5, 9, 11, 13],
@@ -36,7 +36,7 @@ fn shuffle_of_a_small_data_set() {
 
 #[test]
 fn shuffle_of_a_large_data_set() {
-    let order = order(Kind::Shuffle, LastBatch::Drop, 1_281_167, 8, 4, None);
+    let order = order(OrderKind::Shuffle, LastBatch::Drop, 1_281_167, 8, 4, None);
     assert_eq!(
         batch(&order, 0, 0, 0),
         [830222, 668023, 430717, 843787, 202520, 610848, 448756, 584623],
@@ -51,7 +51,7 @@ fn shuffle_of_a_large_data_set() {
 
 #[test]
 fn shuffle_of_more_samples_than_32_bits_count() {
-    let order = order(Kind::Shuffle, LastBatch::Partial, 5_000_000_000_000, 4, 1, None);
+    let order = order(OrderKind::Shuffle, LastBatch::Partial, 5_000_000_000_000, 4, 1, None);
     assert_eq!(
         batch(&order, 1, 999_999_999_999, 0),
         [2317348605353, 1982014450060, 4321597352510, 1567428150574],
@@ -77,7 +77,8 @@ fn shares_of_a_small_data_set() {
 
 #[test]
 fn local_shuffle_of_a_small_data_set() {
-    let order = order(Kind::LocalShuffle { steps: 1 }, LastBatch::Fill, 40, 4, 4, None).on_nodes(shares(40));
+    let order =
+        order(OrderKind::LocalShuffle { steps: 1 }, LastBatch::Fill, 40, 4, 4, None).on_nodes(shares(40));
     assert_eq!(
         epoch(&order, 0),
         [
@@ -98,7 +99,7 @@ fn local_shuffle_of_a_small_data_set() {
 
 #[test]
 fn local_shuffle_in_pools_of_a_large_data_set() {
-    let order = order(Kind::LocalShuffle { steps: 8 }, LastBatch::Drop, 1_281_167, 8, 4, None);
+    let order = order(OrderKind::LocalShuffle { steps: 8 }, LastBatch::Drop, 1_281_167, 8, 4, None);
     let order = order.on_nodes(shares(1_281_167));
     assert_eq!(
         batch(&order, 0, 0, 0),
@@ -114,7 +115,7 @@ fn local_shuffle_in_pools_of_a_large_data_set() {
 
 #[test]
 fn opportunistic_of_a_small_data_set() {
-    let order = order(Kind::Opportunistic { window: 2 }, LastBatch::Fill, 40, 4, 4, None);
+    let order = order(OrderKind::Opportunistic { window: 2 }, LastBatch::Fill, 40, 4, 4, None);
     let order = order.with_residents(shares(40), |unit| unit % 2 == 0);
     assert_eq!(order.streamed_units(), [1, 3, 5], "{ADVICE}");
     assert_eq!(
@@ -137,7 +138,7 @@ fn opportunistic_of_a_small_data_set() {
 
 #[test]
 fn opportunistic_of_a_large_data_set() {
-    let order = order(Kind::Opportunistic { window: 1000 }, LastBatch::Drop, 1_281_167, 8, 4, None);
+    let order = order(OrderKind::Opportunistic { window: 1000 }, LastBatch::Drop, 1_281_167, 8, 4, None);
     let order = order.with_residents(shares(1_281_167), |unit| unit % 3 != 0);
     assert_eq!(
         batch(&order, 0, 0, 0),
@@ -157,7 +158,7 @@ fn opportunistic_with_windows_that_slide() {
     let units: Vec<ShareUnit> =
         (0..2000).step_by(40).map(|first| ShareUnit { first_sample: SampleId(first), bytes: 40 }).collect();
     let nodes = [vec![Rank(0), Rank(2)], vec![Rank(1), Rank(3)]];
-    let order = order(Kind::Opportunistic { window: 6 }, LastBatch::Partial, 2000, 8, 4, None)
+    let order = order(OrderKind::Opportunistic { window: 6 }, LastBatch::Partial, 2000, 8, 4, None)
         .with_residents(Arc::new(NodeShares::new(2000, &units, &nodes, 3)), |unit| unit % 4 == 0);
     assert_eq!(
         [batch(&order, 1, 0, 0), batch(&order, 1, 30, 1), batch(&order, 1, 61, 3)],
@@ -172,7 +173,7 @@ fn opportunistic_with_windows_that_slide() {
 
 #[test]
 fn group_of_a_small_data_set() {
-    let kind = Kind::Group { samples: 4, window: 2 };
+    let kind = OrderKind::Group { samples: 4, window: 2 };
     let order = order(kind, LastBatch::Fill, 30, 4, 2, Some(4));
     assert_eq!(
         epoch(&order, 0),
@@ -194,7 +195,7 @@ fn group_of_a_small_data_set() {
 
 #[test]
 fn group_of_a_large_data_set() {
-    let kind = Kind::Group { samples: 64, window: 4 };
+    let kind = OrderKind::Group { samples: 64, window: 4 };
     let order = order(kind, LastBatch::Partial, 1_281_167, 16, 4, None);
     assert_eq!(order.lanes(), 8, "{ADVICE}");
     assert_eq!(
@@ -218,7 +219,7 @@ fn group_of_a_large_data_set() {
 
 #[test]
 fn group_with_windows_and_groups_beyond_the_table() {
-    let kind = Kind::Group { samples: 3, window: 5000 };
+    let kind = OrderKind::Group { samples: 3, window: 5000 };
     let order = order(kind, LastBatch::Fill, 1_000_000, 8, 1, Some(2));
     assert_eq!(
         batch(&order, 0, 0, 0),
@@ -234,7 +235,7 @@ fn group_with_windows_and_groups_beyond_the_table() {
 
 #[test]
 fn a_state_is_kept_in_these_words() {
-    let kind = Kind::Group { samples: 64, window: 4 };
+    let kind = OrderKind::Group { samples: 64, window: 4 };
     let state = OrderState::new(order(kind, LastBatch::Fill, 1000, 16, 4, None), "f1".into());
     let written = |state: &OrderState| {
         let values = state.at(3, 5).into_iter();
@@ -246,14 +247,14 @@ fn a_state_is_kept_in_these_words() {
          group_window=4 fingerprint='f1'",
         "{ADVICE}"
     );
-    let local = order(Kind::LocalShuffle { steps: 2 }, LastBatch::Fill, 1000, 16, 4, None);
+    let local = order(OrderKind::LocalShuffle { steps: 2 }, LastBatch::Fill, 1000, 16, 4, None);
     assert_eq!(
         written(&OrderState::new(local.on_nodes(shares(1000)), "f1".into())),
         "version=3 kind='local-shuffle' last_batch='fill' seed=42 epoch=3 step=5 global_batch=64 ranks=4 lanes=64 \
          group_samples=None group_window=None fingerprint='f1' pool_steps=2 node_shares='3c488bdb6e5fc801'",
         "{ADVICE}"
     );
-    let streamed = order(Kind::Opportunistic { window: 6 }, LastBatch::Fill, 1000, 16, 4, None);
+    let streamed = order(OrderKind::Opportunistic { window: 6 }, LastBatch::Fill, 1000, 16, 4, None);
     let streamed = streamed.with_residents(shares(1000), |unit| unit % 2 == 0);
     assert_eq!(
         written(&OrderState::new(streamed, "f1".into())),
@@ -262,9 +263,14 @@ fn a_state_is_kept_in_these_words() {
          node_residents='e00a2929549c473b'",
         "{ADVICE}"
     );
-    let names =
-        [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::LocalShuffle { steps: 1 }, Kind::ALL_GIVEN]
-            .map(|kind| kind.name());
+    let names = [
+        OrderKind::Sequential,
+        OrderKind::Contiguous,
+        OrderKind::Shuffle,
+        OrderKind::LocalShuffle { steps: 1 },
+        OrderKind::ALL_GIVEN,
+    ]
+    .map(|kind| kind.name());
     assert_eq!(names, ["sequential", "contiguous", "shuffle", "local-shuffle", "given"], "{ADVICE}");
     let names = [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial, LastBatch::Carry].map(LastBatch::name);
     assert_eq!(names, ["fill", "drop", "partial", "carry"], "{ADVICE}");
@@ -288,7 +294,7 @@ fn a_state_of_this_version_goes_on_where_it_stands() {
         ("fingerprint", "f1".into()),
     ];
     let value = |key: &str| kept.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone());
-    let kind = Kind::Group { samples: 64, window: 4 };
+    let kind = OrderKind::Group { samples: 64, window: 4 };
     let state = OrderState::new(order(kind, LastBatch::Fill, 1000, 32, 2, None), "f1".into());
     let resumed = state.resume(value).expect(ADVICE);
     assert_eq!(resumed, Resumption { epoch: 3, step: 5, kind, lanes: 8 }, "{ADVICE}");
@@ -300,7 +306,7 @@ fn mixtures() {
     let sources = vec![source("web", 20, 7), source("code", 9, 2), source("books", 5, 1)];
     let mixture = Mixture::new(MixtureSpec { sources, stop: Stop::All }).unwrap();
     let spec = OrderSpec {
-        kind: Kind::Shuffle,
+        kind: OrderKind::Shuffle,
         last_batch: LastBatch::Drop,
         seed: 42,
         samples: 0,
@@ -314,7 +320,7 @@ fn mixtures() {
         [4, 23, 5, 0, 29, 16, 3, 17, 25, 15, 8, 26, 18, 2, 30, 11, 12, 19, 20, 1, 9, 27, 14, 10],
         "{ADVICE}"
     );
-    let group = OrderSpec { kind: Kind::Group { samples: 3, window: 2 }, lanes: Some(4), ..spec };
+    let group = OrderSpec { kind: OrderKind::Group { samples: 3, window: 2 }, lanes: Some(4), ..spec };
     let group = Order::mixed(group, mixture).unwrap();
     assert_eq!(
         epoch(&group, 1)[..24],

@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 
 use crate::order_common::{batch, deliveries, epoch, segments, shares};
-use forebay_plan::{Kind, LastBatch, Order, OrderSpec, OrderState, Resumption, StateError, StateValue};
+use forebay_plan::{LastBatch, Order, OrderKind, OrderSpec, OrderState, Resumption, StateError, StateValue};
 use forebay_types::Rank;
 
-const KINDS: [Kind; 8] = [
-    Kind::Sequential,
-    Kind::Contiguous,
-    Kind::Shuffle,
-    Kind::ALL_GIVEN,
-    Kind::LocalShuffle { steps: 1 },
-    Kind::LocalShuffle { steps: 2 },
-    Kind::Opportunistic { window: 2 },
-    Kind::Group { samples: 3, window: 2 },
+const KINDS: [OrderKind; 8] = [
+    OrderKind::Sequential,
+    OrderKind::Contiguous,
+    OrderKind::Shuffle,
+    OrderKind::ALL_GIVEN,
+    OrderKind::LocalShuffle { steps: 1 },
+    OrderKind::LocalShuffle { steps: 2 },
+    OrderKind::Opportunistic { window: 2 },
+    OrderKind::Group { samples: 3, window: 2 },
 ];
 
 /// Orders of all kinds and numbers of lanes of these numbers; none where there is no such order.
 fn orders(samples: u64, batch: u64, ranks: u64) -> Vec<Order> {
     let mut found = Vec::new();
     for kind in KINDS {
-        let is_group = matches!(kind, Kind::Group { .. });
+        let is_group = matches!(kind, OrderKind::Group { .. });
         for each in (1..=batch).filter(|each| batch.is_multiple_of(*each) && (is_group || *each == 1)) {
             let lanes = is_group.then_some(each * ranks);
             let spec =
@@ -123,10 +123,13 @@ fn another_number_of_ranks_goes_on_exactly_or_not_at_all() {
         let divisors: Vec<u64> =
             (1..=global_batch).filter(|ranks| global_batch.is_multiple_of(*ranks)).collect();
         for samples in global_batch..=3 * global_batch {
-            for kind in
-                [Kind::Sequential, Kind::Shuffle, Kind::ALL_GIVEN, Kind::Group { samples: 3, window: 2 }]
-            {
-                let lanes = matches!(kind, Kind::Group { .. }).then_some(global_batch);
+            for kind in [
+                OrderKind::Sequential,
+                OrderKind::Shuffle,
+                OrderKind::ALL_GIVEN,
+                OrderKind::Group { samples: 3, window: 2 },
+            ] {
+                let lanes = matches!(kind, OrderKind::Group { .. }).then_some(global_batch);
                 let order = |ranks: u64| {
                     let batch = global_batch / ranks;
                     Order::new(OrderSpec {
@@ -192,7 +195,7 @@ fn hint_step(hint: &str) -> u64 {
 #[test]
 fn a_state_whose_ranks_are_damaged_is_refused() {
     let spec = OrderSpec {
-        kind: Kind::Shuffle,
+        kind: OrderKind::Shuffle,
         last_batch: LastBatch::Partial,
         seed: 0,
         samples: 9,

@@ -1,10 +1,10 @@
 //! The quality that an order states is the quality that it has.
 
 use crate::order_common::global_batch;
-use forebay_plan::{Convergence, Kind, LastBatch, Order, OrderSpec};
+use forebay_plan::{Convergence, LastBatch, Order, OrderKind, OrderSpec};
 use proptest::prelude::*;
 
-fn order(kind: Kind, lanes: Option<u64>) -> Order {
+fn order(kind: OrderKind, lanes: Option<u64>) -> Order {
     let spec = OrderSpec {
         kind,
         last_batch: LastBatch::Drop,
@@ -40,7 +40,7 @@ fn same_group_pairs_are_as_stated() {
     // (many with w = 1, where a window mixes parts of two groups), and windows are cut at a lane's
     // ends, which joins some: the fewer windows a lane has, the more.
     for (window, lanes, least) in [(4, 4, 0.8), (1, 4, 0.6), (4, 1, 0.8), (8, 2, 0.8)] {
-        let order = order(Kind::Group { samples: 100, window }, Some(lanes));
+        let order = order(OrderKind::Group { samples: 100, window }, Some(lanes));
         let stated = order.quality().same_group_pairs.unwrap();
         let ratio = measured_pairs(&order, 100, 3) / stated;
         assert!(
@@ -48,18 +48,18 @@ fn same_group_pairs_are_as_stated() {
             "w {window}, L {lanes}: {ratio:.3} of the stated {stated:.4}"
         );
     }
-    let order = order(Kind::Shuffle, None);
+    let order = order(OrderKind::Shuffle, None);
     let found = measured_pairs(&order, 100, 3);
     assert!((found - 0.005).abs() < 0.0005, "full shuffle: {found:.5}");
 }
 
 #[test]
 fn every_kind_states_its_quality() {
-    assert_eq!(order(Kind::Shuffle, None).quality().order_entropy, Some(1.0));
-    assert_eq!(order(Kind::Sequential, None).quality().order_entropy, Some(0.0));
-    assert_eq!(order(Kind::Contiguous, None).quality().order_entropy, Some(0.0));
-    assert_eq!(order(Kind::ALL_GIVEN, None).quality().order_entropy, None);
-    let quality = order(Kind::Group { samples: 100, window: 4 }, None).quality();
+    assert_eq!(order(OrderKind::Shuffle, None).quality().order_entropy, Some(1.0));
+    assert_eq!(order(OrderKind::Sequential, None).quality().order_entropy, Some(0.0));
+    assert_eq!(order(OrderKind::Contiguous, None).quality().order_entropy, Some(0.0));
+    assert_eq!(order(OrderKind::ALL_GIVEN, None).quality().order_entropy, None);
+    let quality = order(OrderKind::Group { samples: 100, window: 4 }, None).quality();
     assert!((0.5..0.7).contains(&quality.order_entropy.unwrap()), "{quality:?}");
 }
 
@@ -67,7 +67,7 @@ fn every_kind_states_its_quality() {
 fn the_place_of_a_sample_is_uniform_over_epochs() {
     // χ² of the tenth of the epoch in which every 500th sample is delivered, 200 epochs, groups and
     // windows together.
-    let order = order(Kind::Group { samples: 20, window: 4 }, Some(8));
+    let order = order(OrderKind::Group { samples: 20, window: 4 }, Some(8));
     let (epochs, steps) = (200, order.steps_per_epoch());
     let mut counts = vec![[0_u64; 10]; 40];
     for epoch in 0..epochs {
@@ -85,7 +85,7 @@ fn the_place_of_a_sample_is_uniform_over_epochs() {
 
 /// A group order of one lane, so that every batch size is valid.
 fn groups(samples: u64, group: u64, window: u64) -> Order {
-    let kind = Kind::Group { samples: group, window };
+    let kind = OrderKind::Group { samples: group, window };
     let spec =
         OrderSpec { kind, last_batch: LastBatch::Drop, seed: 1, samples, batch: 1, ranks: 1, lanes: Some(1) };
     Order::new(spec).unwrap()
@@ -116,7 +116,7 @@ fn groups_that_would_do_are_named_with_a_window() {
 
 #[test]
 fn no_bound_applies_to_a_full_shuffle_and_to_orders_that_shuffle_nothing() {
-    for kind in [Kind::Shuffle, Kind::Sequential, Kind::Contiguous, Kind::ALL_GIVEN] {
+    for kind in [OrderKind::Shuffle, OrderKind::Sequential, OrderKind::Contiguous, OrderKind::ALL_GIVEN] {
         assert_eq!(Convergence::of(&order(kind, None), 1000, 1), None, "{kind}");
     }
     assert_eq!(Convergence::of(&groups(1000, 1, 3), 1000, 1), None, "groups of one sample");

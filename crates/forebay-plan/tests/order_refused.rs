@@ -1,11 +1,11 @@
 //! What cannot be is refused with the numbers that contradict each other, and those that would
 //! work.
 
-use forebay_plan::{Kind, LastBatch, Order, OrderError, OrderSpec};
+use forebay_plan::{LastBatch, Order, OrderError, OrderKind, OrderSpec};
 
-const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
+const GROUP: OrderKind = OrderKind::Group { samples: 16, window: 4 };
 
-fn spec(kind: Kind, last: LastBatch) -> OrderSpec {
+fn spec(kind: OrderKind, last: LastBatch) -> OrderSpec {
     OrderSpec { kind, last_batch: last, seed: 7, samples: 1000, batch: 12, ranks: 4, lanes: None }
 }
 
@@ -20,7 +20,9 @@ fn words(error: &OrderError) -> (String, String) {
 
 #[test]
 fn a_batch_larger_than_the_data_set() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+    for kind in
+        [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN]
+    {
         for last in [LastBatch::Fill, LastBatch::Drop] {
             let (message, hint) = refused(OrderSpec { samples: 47, ..spec(kind, last) });
             assert_eq!(
@@ -46,7 +48,7 @@ fn a_batch_larger_than_the_data_set() {
 #[test]
 fn an_empty_data_set() {
     for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
-        let (message, hint) = refused(OrderSpec { samples: 0, ..spec(Kind::Shuffle, last) });
+        let (message, hint) = refused(OrderSpec { samples: 0, ..spec(OrderKind::Shuffle, last) });
         assert_eq!(message, "order shuffle: the data set has no samples");
         assert!(hint.contains("forebay inspect"));
     }
@@ -54,7 +56,9 @@ fn an_empty_data_set() {
 
 #[test]
 fn fewer_samples_than_ranks() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+    for kind in
+        [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN]
+    {
         let (message, hint) = refused(OrderSpec { samples: 3, ..spec(kind, LastBatch::Partial) });
         assert_eq!(
             message,
@@ -70,7 +74,7 @@ fn fewer_samples_than_ranks() {
 
 #[test]
 fn carry_with_an_order_that_is_no_circle() {
-    for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+    for kind in [OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN] {
         let (message, hint) = refused(spec(kind, LastBatch::Carry));
         assert!(message.starts_with(&format!("order {}: last_batch=\"carry\"", kind.name())), "{message}");
         assert!(message.ends_with("which only order sequential can do"), "{message}");
@@ -90,19 +94,19 @@ fn numbers_that_cannot_be() {
             "order group: the number of ranks is 0, expected 1 to 4294967295",
         ),
         (
-            spec(Kind::Group { samples: 0, window: 4 }, LastBatch::Fill),
+            spec(OrderKind::Group { samples: 0, window: 4 }, LastBatch::Fill),
             "order group: samples, the size of a group, is 0, expected at least 1",
         ),
         (
-            spec(Kind::Group { samples: 4, window: 0 }, LastBatch::Fill),
+            spec(OrderKind::Group { samples: 4, window: 0 }, LastBatch::Fill),
             "order group: window, the groups of a window, is 0, expected at least 1 and at most 2^62 samples in all",
         ),
         (
-            spec(Kind::Group { samples: 1 << 40, window: 1 << 40 }, LastBatch::Fill),
+            spec(OrderKind::Group { samples: 1 << 40, window: 1 << 40 }, LastBatch::Fill),
             "order group: window, the groups of a window, is 1099511627776, expected at least 1 and at most 2^62 samples in all",
         ),
         (
-            OrderSpec { samples: u64::MAX, ..spec(Kind::Shuffle, LastBatch::Fill) },
+            OrderSpec { samples: u64::MAX, ..spec(OrderKind::Shuffle, LastBatch::Fill) },
             "order shuffle: the number of samples is 18446744073709551615, expected at most 2^62",
         ),
     ] {
@@ -142,7 +146,7 @@ fn lanes_that_do_not_fit_name_those_that_would() {
 
 #[test]
 fn lanes_are_for_groups() {
-    let (message, hint) = refused(OrderSpec { lanes: Some(8), ..spec(Kind::Shuffle, LastBatch::Fill) });
+    let (message, hint) = refused(OrderSpec { lanes: Some(8), ..spec(OrderKind::Shuffle, LastBatch::Fill) });
     assert_eq!(message, "order shuffle: lanes=8, but only order group has lanes to choose");
     assert!(hint.contains("order=\"group\""));
 }
@@ -162,14 +166,16 @@ fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
     assert_eq!(lanes(7, 2), (14, vec![1, 2, 7, 14]));
     assert_eq!(lanes(1, 1), (1, vec![1]));
     let order = |kind| Order::new(spec(kind, LastBatch::Fill)).unwrap();
-    assert_eq!(order(Kind::Shuffle).allowed_ranks(), [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]);
-    assert_eq!(order(Kind::Sequential).lanes(), 48);
-    assert_eq!(order(Kind::Contiguous).allowed_ranks(), [4]);
+    assert_eq!(order(OrderKind::Shuffle).allowed_ranks(), [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]);
+    assert_eq!(order(OrderKind::Sequential).lanes(), 48);
+    assert_eq!(order(OrderKind::Contiguous).allowed_ranks(), [4]);
 }
 
 #[test]
 fn what_an_order_chose_is_accepted_when_it_is_made_again() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+    for kind in
+        [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN]
+    {
         let order = Order::new(spec(kind, LastBatch::Fill)).unwrap();
         let again = Order::new(OrderSpec { lanes: Some(order.lanes()), ..*order.spec() }).unwrap();
         assert_eq!(again.lanes(), order.lanes());
@@ -178,7 +184,7 @@ fn what_an_order_chose_is_accepted_when_it_is_made_again() {
 
 #[test]
 fn given_ids_are_one_for_each_sample() {
-    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::ALL_GIVEN, LastBatch::Fill) }).unwrap();
+    let order = Order::new(OrderSpec { samples: 50, ..spec(OrderKind::ALL_GIVEN, LastBatch::Fill) }).unwrap();
     let mut ids: Vec<i64> = (0..50).rev().collect();
     assert_eq!(order.check_given(3, &ids).unwrap(), (0..50).rev().collect::<Vec<u64>>());
     ids[49] = 49;
@@ -203,7 +209,7 @@ fn given_ids_are_one_for_each_sample() {
 #[test]
 fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
     let given = |samples, repeats| {
-        let kind = Kind::Given { among: Some(50), repeats };
+        let kind = OrderKind::Given { among: Some(50), repeats };
         Order::new(OrderSpec { samples, ..spec(kind, LastBatch::Fill) })
     };
     let some = given(48, false).unwrap();
@@ -222,7 +228,7 @@ fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
 #[test]
 fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
     let order = Order::new(OrderSpec {
-        kind: Kind::Group { samples: 1 << 31, window: 1 << 31 },
+        kind: OrderKind::Group { samples: 1 << 31, window: 1 << 31 },
         last_batch: LastBatch::Fill,
         seed: u64::MAX,
         samples: 1 << 62,
@@ -238,7 +244,7 @@ fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
         samples: 1 << 62,
         batch: 4,
         ranks: u64::from(u32::MAX),
-        ..spec(Kind::Shuffle, LastBatch::Fill)
+        ..spec(OrderKind::Shuffle, LastBatch::Fill)
     };
     let order = Order::new(largest).unwrap();
     let mut out = Vec::new();

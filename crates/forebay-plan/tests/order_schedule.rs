@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::order_common::{batch, cases, deliveries, given, orders, segments};
-use forebay_plan::{Kind, LastBatch, Next, Order, OrderSpec, Schedule, Segment};
+use forebay_plan::{LastBatch, Next, Order, OrderKind, OrderSpec, Schedule, Segment};
 use forebay_types::Rank;
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn check_promises(order: &Order, segments: &[Segment], start: u64) {
                 .iter()
                 .all(|demand| segment.first_step + u64::from(demand.step) <= segment.last_step)
         );
-        if let (Some(first), Some(last), Kind::Group { .. }) =
+        if let (Some(first), Some(last), OrderKind::Group { .. }) =
             (segment.demands.first(), segment.demands.last(), order.kind())
         {
             assert_eq!(first.step, 0);
@@ -83,9 +83,11 @@ proptest! {
 
 #[test]
 fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
-    for kind in
-        [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
-    {
+    for kind in [
+        OrderKind::Shuffle,
+        OrderKind::Group { samples: 3, window: 2000 },
+        OrderKind::Group { samples: 7, window: 5 },
+    ] {
         for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
             let spec = OrderSpec {
                 kind,
@@ -112,7 +114,7 @@ fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
 
 #[test]
 fn a_group_order_is_read_a_window_at_a_time() {
-    let kind = Kind::Group { samples: 10, window: 4 };
+    let kind = OrderKind::Group { samples: 10, window: 4 };
     let spec = OrderSpec {
         kind,
         last_batch: LastBatch::Drop,
@@ -138,7 +140,7 @@ fn a_group_order_is_read_a_window_at_a_time() {
 #[test]
 fn order_given_waits_for_its_ids_without_losing_a_step() {
     let spec = OrderSpec {
-        kind: Kind::ALL_GIVEN,
+        kind: OrderKind::ALL_GIVEN,
         last_batch: LastBatch::Fill,
         seed: 0,
         samples: 10,
@@ -161,8 +163,8 @@ fn order_given_waits_for_its_ids_without_losing_a_step() {
 
 #[test]
 fn a_node_or_a_lane_without_samples_still_passes_every_epoch() {
-    let kind = Kind::Group { samples: 4, window: 2 };
-    for kind in [kind, Kind::Sequential, Kind::Contiguous, Kind::Shuffle] {
+    let kind = OrderKind::Group { samples: 4, window: 2 };
+    for kind in [kind, OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle] {
         let spec = OrderSpec {
             kind,
             last_batch: LastBatch::Partial,

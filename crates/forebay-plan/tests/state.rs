@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_plan::{
-    Kind, LastBatch, NodeShares, Order, OrderSpec, OrderState, Resumption, ShareUnit, StateError, StateValue,
+    LastBatch, NodeShares, Order, OrderKind, OrderSpec, OrderState, Resumption, ShareUnit, StateError,
+    StateValue,
 };
 use forebay_types::{Rank, SampleId};
 
-const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
+const GROUP: OrderKind = OrderKind::Group { samples: 16, window: 4 };
 
 /// Of 1000 samples, in global batches of 48.
-fn loader(kind: Kind, ranks: u64) -> OrderState {
+fn loader(kind: OrderKind, ranks: u64) -> OrderState {
     let lanes = (kind == GROUP && 8 % ranks == 0).then_some(8);
     let spec = OrderSpec {
         kind,
@@ -26,7 +27,7 @@ fn loader(kind: Kind, ranks: u64) -> OrderState {
 }
 
 /// An order of the ranks of these nodes, and what each of the nodes holds.
-fn on_nodes(kind: Kind, nodes: &[&[u32]]) -> (Order, Arc<NodeShares>) {
+fn on_nodes(kind: OrderKind, nodes: &[&[u32]]) -> (Order, Arc<NodeShares>) {
     let ranks = nodes.iter().map(|ranks| ranks.len() as u64).sum();
     let spec = OrderSpec {
         kind,
@@ -45,14 +46,14 @@ fn on_nodes(kind: Kind, nodes: &[&[u32]]) -> (Order, Arc<NodeShares>) {
 
 /// The same in `local-shuffle`, with these ranks on each node.
 fn local_loader(steps: u64, nodes: &[&[u32]]) -> OrderState {
-    let (order, shares) = on_nodes(Kind::LocalShuffle { steps }, nodes);
+    let (order, shares) = on_nodes(OrderKind::LocalShuffle { steps }, nodes);
     let order = if nodes.len() == 1 { order } else { order.on_nodes(shares) };
     OrderState::new(order, "f1".into())
 }
 
 /// The same in `opportunistic`, where every `streamed`-th unit is streamed.
 fn opportunistic_loader(window: u64, nodes: &[&[u32]], streamed: usize) -> OrderState {
-    let (order, shares) = on_nodes(Kind::Opportunistic { window }, nodes);
+    let (order, shares) = on_nodes(OrderKind::Opportunistic { window }, nodes);
     let order = order.with_residents(shares, |unit| unit % streamed != 0);
     OrderState::new(order, "f1".into())
 }
@@ -81,7 +82,9 @@ fn resume(
 
 #[test]
 fn a_state_goes_on_where_it_was_written() {
-    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::ALL_GIVEN] {
+    for kind in
+        [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN]
+    {
         let state = loader(kind, 4);
         let resumed = resume(&state, &state, &[]).unwrap();
         assert_eq!((resumed.epoch, resumed.step, resumed.kind), (2, 5, kind));
@@ -98,7 +101,8 @@ fn a_stream_goes_on_on_each_number_of_ranks_that_divides_its_lanes() {
     let error = resume(&loader(GROUP, 3), &state, &[("lanes", Some(16.into()))]).unwrap_err();
     assert!(matches!(error, StateError::Ranks { ranks: 3, lanes: 16, .. }));
     assert!(error.hint().ends_with("1, 2, 4, 8, 16"));
-    let error = resume(&loader(Kind::Contiguous, 2), &loader(Kind::Contiguous, 4), &[]).unwrap_err();
+    let error =
+        resume(&loader(OrderKind::Contiguous, 2), &loader(OrderKind::Contiguous, 4), &[]).unwrap_err();
     assert!(matches!(error, StateError::Regions { ranks: 2, lanes: 4, .. }));
     let changes = [("global_batch", Some(96.into())), ("lanes", Some(8.into()))];
     let error = resume(&state, &state, &changes).unwrap_err();
@@ -111,7 +115,7 @@ fn local_shuffle_of_single_steps_goes_on_on_any_nodes() {
     let state = local_loader(1, &[&[0, 1], &[2, 3]]);
     for nodes in [&[&[0_u32, 1][..], &[2, 3]][..], &[&[0], &[1], &[2]], &[&[0, 1, 2, 3]]] {
         let resumed = resume(&local_loader(1, nodes), &state, &[]).unwrap();
-        assert_eq!((resumed.step, resumed.kind), (5, Kind::LocalShuffle { steps: 1 }));
+        assert_eq!((resumed.step, resumed.kind), (5, OrderKind::LocalShuffle { steps: 1 }));
     }
     let error = resume(&local_loader(4, &[&[0, 1], &[2, 3]]), &state, &[]).unwrap_err();
     assert!(matches!(error, StateError::Differs { key: "pool_steps", .. }), "{error}");
@@ -139,7 +143,7 @@ fn opportunistic_goes_on_where_the_nodes_keep_the_same() {
     for window in [4, 9] {
         let loader = opportunistic_loader(window, nodes, 3);
         let resumed = resume(&loader, &state, &[]).unwrap();
-        assert_eq!((resumed.step, resumed.kind), (5, Kind::Opportunistic { window: 4 }));
+        assert_eq!((resumed.step, resumed.kind), (5, OrderKind::Opportunistic { window: 4 }));
         assert_eq!(loader.is_order_of(&resumed), window == 4);
     }
     let others: [(&[&[u32]], usize); 4] =
@@ -152,7 +156,11 @@ fn opportunistic_goes_on_where_the_nodes_keep_the_same() {
         assert!(error.hint().contains("step 0 or 21,"), "{}", error.hint());
         for step in [0_u64, 21] {
             let resumed = resume(&other, &state, &[("step", Some(step.into()))]).unwrap();
-            assert_eq!(resumed.kind, Kind::Opportunistic { window: 9 }, "another epoch has its own window");
+            assert_eq!(
+                resumed.kind,
+                OrderKind::Opportunistic { window: 9 },
+                "another epoch has its own window"
+            );
         }
     }
     for value in [StateValue::None, 0.into(), StateValue::Text("4".into()), StateValue::Other("4.0".into())] {
@@ -170,7 +178,7 @@ fn sizes_of_groups_and_lanes_are_those_of_the_state() {
     let state = loader(GROUP, 4);
     let changes = [("group_samples", Some(5.into())), ("lanes", Some(16.into()))];
     let resumed = resume(&state, &state, &changes).unwrap();
-    assert_eq!((resumed.kind, resumed.lanes), (Kind::Group { samples: 5, window: 4 }, 16));
+    assert_eq!((resumed.kind, resumed.lanes), (OrderKind::Group { samples: 5, window: 4 }, 16));
     assert!(!state.is_order_of(&resumed));
 }
 
@@ -232,7 +240,7 @@ fn damaged_values_of_every_type_are_refused_with_the_key() {
         let error = resume(&state, &state, &[("lanes", Some(lanes.into()))]).unwrap_err();
         assert!(matches!(error, StateError::Damaged { key: "lanes", .. }), "{error}");
     }
-    let shuffle = loader(Kind::Shuffle, 4);
+    let shuffle = loader(OrderKind::Shuffle, 4);
     let error = resume(&shuffle, &shuffle, &[("group_window", Some(4.into()))]).unwrap_err();
     assert!(matches!(error, StateError::Differs { key: "group_window", .. }), "{error}");
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use forebay_plan::{
-    EpochBytes, Kind, LastBatch, MeasuredEpoch, NodeReads, Order, OrderSpec, Placement, ReadRates,
+    EpochBytes, LastBatch, MeasuredEpoch, NodeReads, Order, OrderKind, OrderSpec, Placement, ReadRates,
     TierForecast, TierLevel,
 };
 use forebay_types::Rank;
@@ -16,7 +16,7 @@ const RANKS: u64 = 4;
 /// A data set of samples of one size, read by some nodes.
 #[derive(Clone, Copy)]
 struct Case {
-    kind: Kind,
+    kind: OrderKind,
     nodes: u64,
     samples: u64,
     sample_bytes: u64,
@@ -97,12 +97,12 @@ impl Case {
         let steps = 0..order.steps_per_epoch();
         let batches = steps.map(|step| self.step(order, epoch, node, step));
         let (mut sets, group): (Vec<Vec<u64>>, u64) = match self.kind {
-            Kind::Shuffle => {
+            OrderKind::Shuffle => {
                 let batches: Vec<_> = batches.collect();
                 let segments = batches.chunks(self.segment_steps as usize);
                 (segments.map(<[_]>::concat).collect(), self.samples)
             }
-            Kind::Group { samples, .. } => (vec![batches.flatten().collect()], samples),
+            OrderKind::Group { samples, .. } => (vec![batches.flatten().collect()], samples),
             _ => (vec![batches.flatten().collect()], self.samples),
         };
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -128,7 +128,7 @@ impl Case {
 
 /// Each step is read alone, without gaps.
 const ONE_BY_ONE: Case = Case {
-    kind: Kind::Shuffle,
+    kind: OrderKind::Shuffle,
     nodes: 1,
     samples: 1,
     sample_bytes: 1,
@@ -235,7 +235,7 @@ fn assert_close(
 /// Samples far below a piece, of two pieces, and of most of a chunk; about 2,000 chunks.
 const SIZES: [(u64, u64, u64); 3] = [(300_000, 7, 250), (20_000, 110, 32), (3000, 700, 16)];
 
-fn cases(kinds: &[fn(u64) -> Kind]) -> Vec<Case> {
+fn cases(kinds: &[fn(u64) -> OrderKind]) -> Vec<Case> {
     let mut cases = Vec::new();
     for kind in kinds {
         for nodes in [1, 2, 4] {
@@ -255,13 +255,14 @@ fn cases(kinds: &[fn(u64) -> Kind]) -> Vec<Case> {
 }
 
 /// Groups of about one and a half chunks.
-fn group(sample_bytes: u64) -> Kind {
-    Kind::Group { samples: 3 * CHUNK / 2 / sample_bytes, window: 4 }
+fn group(sample_bytes: u64) -> OrderKind {
+    OrderKind::Group { samples: 3 * CHUNK / 2 / sample_bytes, window: 4 }
 }
 
 #[test]
 fn each_epoch_reads_what_is_forecast() {
-    let kinds: [fn(u64) -> Kind; 4] = [|_| Kind::Shuffle, group, |_| Kind::Sequential, |_| Kind::Contiguous];
+    let kinds: [fn(u64) -> OrderKind; 4] =
+        [|_| OrderKind::Shuffle, group, |_| OrderKind::Sequential, |_| OrderKind::Contiguous];
     for case in cases(&kinds) {
         for shares in [&[0.25][..], &[0.1, 0.15], &[0.56], &[1.0]] {
             let levels = case.levels(shares);
@@ -278,7 +279,7 @@ fn each_epoch_reads_what_is_forecast() {
 fn what_lies_between_samples_that_are_read_together_is_forecast() {
     for nodes in [1, 4] {
         for (segment_steps, gap_samples) in [(1, 8), (4, 8), (16, 8), (64, 3)] {
-            let (kind, batch) = (Kind::Shuffle, 8);
+            let (kind, batch) = (OrderKind::Shuffle, 8);
             let sizes = Case { samples: 20_000, sample_bytes: 110, segment_steps, gap_samples, ..ONE_BY_ONE };
             let case = Case { kind, nodes, batch, ..sizes };
             let levels = case.levels(&[0.4]);
@@ -292,7 +293,7 @@ fn what_lies_between_samples_that_are_read_together_is_forecast() {
 
 #[test]
 fn a_job_that_starts_with_copies_goes_on_where_the_last_one_ended() {
-    for kind in [Kind::Shuffle, group(110)] {
+    for kind in [OrderKind::Shuffle, group(110)] {
         for nodes in [1, 4] {
             let case = Case { kind, nodes, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
             let levels = case.levels(&[0.1, 0.3]);
@@ -306,8 +307,14 @@ fn a_job_that_starts_with_copies_goes_on_where_the_last_one_ended() {
 
 #[test]
 fn without_copies_only_what_is_held_is_not_read_from_the_source() {
-    let case =
-        Case { kind: Kind::Shuffle, nodes: 4, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
+    let case = Case {
+        kind: OrderKind::Shuffle,
+        nodes: 4,
+        samples: 20_000,
+        sample_bytes: 110,
+        batch: 32,
+        ..ONE_BY_ONE
+    };
     let mut levels = case.levels(&[0.5]);
     levels[0].held_chunks = levels[0].slots / 2;
     levels[0].held_bytes = case.data_bytes() / 4;
@@ -320,7 +327,7 @@ fn without_copies_only_what_is_held_is_not_read_from_the_source() {
 
 #[test]
 fn copies_pay_from_where_the_simulation_has_read_less() {
-    for kind in [Kind::Shuffle, group(7), Kind::Sequential, Kind::Contiguous] {
+    for kind in [OrderKind::Shuffle, group(7), OrderKind::Sequential, OrderKind::Contiguous] {
         for nodes in [1, 2, 4] {
             let case = Case { kind, nodes, samples: 300_000, sample_bytes: 7, batch: 250, ..ONE_BY_ONE };
             let levels = case.levels(&[0.2]);
@@ -397,7 +404,7 @@ fn measured_deviation(case: &Case, share: f64) -> (f64, f64) {
 
 #[test]
 fn steps_differ_as_a_binomial_over_the_chunks_they_touch() {
-    for kind in [Kind::Shuffle, Kind::Sequential] {
+    for kind in [OrderKind::Shuffle, OrderKind::Sequential] {
         for (samples, sample_bytes, batch) in
             [(50_000, 30, 16), (20_000, 110, 32), (3000, 700, 16), (1000, 5000, 4)]
         {
@@ -417,8 +424,14 @@ fn steps_differ_as_a_binomial_over_the_chunks_they_touch() {
 
 #[test]
 fn the_bound_of_saved_time_is_the_slowest_of_source_levels_and_computing() {
-    let case =
-        Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
+    let case = Case {
+        kind: OrderKind::Shuffle,
+        nodes: 1,
+        samples: 20_000,
+        sample_bytes: 110,
+        batch: 32,
+        ..ONE_BY_ONE
+    };
     let levels = case.levels(&[0.56]);
     let forecast = case.forecast(&levels);
     let data = case.data_bytes() as f64;
@@ -445,8 +458,14 @@ fn the_bound_of_saved_time_is_the_slowest_of_source_levels_and_computing() {
 
 #[test]
 fn a_tier_saves_no_more_time_than_a_run_has_waited() {
-    let case =
-        Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32, ..ONE_BY_ONE };
+    let case = Case {
+        kind: OrderKind::Shuffle,
+        nodes: 1,
+        samples: 20_000,
+        sample_bytes: 110,
+        batch: 32,
+        ..ONE_BY_ONE
+    };
     let levels = case.levels(&[0.5]);
     let forecast = case.forecast(&levels);
     let measured = |exposed_s| MeasuredEpoch { source_bytes: 2e9, seconds: 100.0, exposed_s };
@@ -468,7 +487,7 @@ fn a_tier_saves_no_more_time_than_a_run_has_waited() {
 
 #[test]
 fn groups_of_whole_chunks_are_read_once_in_the_first_epoch() {
-    let kind = Kind::Group { samples: 8, window: 4 };
+    let kind = OrderKind::Group { samples: 8, window: 4 };
     let case = Case { kind, nodes: 4, samples: 16_000, sample_bytes: 128, batch: 32, ..ONE_BY_ONE };
     let levels = case.levels(&[0.25]);
     let data = case.data_bytes() as f64;
@@ -483,8 +502,14 @@ fn groups_of_whole_chunks_are_read_once_in_the_first_epoch() {
 
 #[test]
 fn what_is_cached_already_does_not_pay_for_further_copies() {
-    let case =
-        Case { kind: Kind::Shuffle, nodes: 4, samples: 300_000, sample_bytes: 7, batch: 250, ..ONE_BY_ONE };
+    let case = Case {
+        kind: OrderKind::Shuffle,
+        nodes: 4,
+        samples: 300_000,
+        sample_bytes: 7,
+        batch: 250,
+        ..ONE_BY_ONE
+    };
     let mut levels = case.levels(&[0.5]);
     let empty = case.forecast(&levels).pays_from(100);
     levels[0].held_chunks = levels[0].slots / 2;

@@ -36,7 +36,7 @@ mod thread_priority;
 
 pub use client::clear::{clear, drop_copies};
 pub use client::run::{RunClient, runs_usage};
-pub use client::{Attached, Client, Connection, DaemonAddress, Held};
+pub use client::{Attached, DaemonAddress, Held, TierClient, TierConnection};
 pub use copy::buffers::{CopyBuffer, CopyBuffers};
 pub use copy::offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
 pub use copy::writer::Writer;

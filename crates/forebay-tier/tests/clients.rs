@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_host::{PacketSocket, Received, SocketPath};
 use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
-use forebay_tier::{Client, Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey};
+use forebay_tier::{Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey, TierClient};
 use forebay_types::{ChunkId, Pieces};
 
 /// A daemon in a thread, until it is dropped.
@@ -30,10 +30,10 @@ impl Daemon {
         Self { stop, thread: Some(thread), address }
     }
 
-    fn client(&self, tier: &Path, chunks: u64, keep: bool) -> Arc<Client> {
+    fn client(&self, tier: &Path, chunks: u64, keep: bool) -> Arc<TierClient> {
         let spec = TierSpec { path: tier.to_owned(), bytes: chunks << 20, keep, force: false };
         let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks, bytes: chunks << 20 };
-        Client::attach(vec![spec], vec![source], self.address.clone()).unwrap()
+        TierClient::attach(vec![spec], vec![source], self.address.clone()).unwrap()
     }
 }
 
@@ -41,7 +41,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // It looks at `stop` when something happens, too.
-        drop(forebay_tier::Connection::existing(&self.address.socket));
+        drop(forebay_tier::TierConnection::existing(&self.address.socket));
         self.thread.take().unwrap().join().unwrap();
     }
 }
@@ -103,7 +103,7 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
     let source = || Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
     let client = |tiers| {
         let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
-        Client::attach(tiers, vec![source()], address).unwrap()
+        TierClient::attach(tiers, vec![source()], address).unwrap()
     };
     let clients = [client(vec![tier("a"), tier("b")]), client(vec![tier("b"), tier("a")])];
     for (number, client) in clients.iter().enumerate() {
@@ -152,9 +152,9 @@ fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
     let client = |tiers: &[&str], sources: &[u8]| {
         let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
         let tiers = tiers.iter().map(|name| tier(name)).collect();
-        Client::attach(tiers, sources.iter().map(|key| source(*key)).collect(), address).unwrap()
+        TierClient::attach(tiers, sources.iter().map(|key| source(*key)).collect(), address).unwrap()
     };
-    let copy = |client: &Client, chunk| {
+    let copy = |client: &TierClient, chunk| {
         let at = client.place(&[(ChunkId(chunk), 0)]).unwrap()[0].unwrap();
         let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
         client.publish(&[Copied { chunk: ChunkId(chunk), at, sums }]).unwrap();
@@ -199,7 +199,7 @@ fn copies_on_disk_are_compared_again_once_nobody_uses_their_source() {
     std::fs::create_dir(&tier).unwrap();
     let daemon = Daemon::start(directory.path());
     let chunk = ChunkId(1);
-    let entry = |client: &Client| client.attached().table.get(chunk);
+    let entry = |client: &TierClient| client.attached().table.get(chunk);
     let first = daemon.client(&tier, 8, false);
     let at = first.place(&[(chunk, 0)]).unwrap()[0].unwrap();
     let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
@@ -245,7 +245,7 @@ fn a_client_that_meets_a_daemon_that_ends_goes_to_the_next_one() {
         })
         .unwrap();
     let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
-    let client = Client::attach(vec![spec], vec![source], address).unwrap();
+    let client = TierClient::attach(vec![spec], vec![source], address).unwrap();
     assert_eq!(client.attached().table.chunks(), 4);
     drop(client);
     stop.store(true, Ordering::Relaxed);
@@ -287,7 +287,7 @@ fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
     let join = |daemon: &Daemon, tier: &Path| {
         let spec = TierSpec { path: tier.to_owned(), bytes: 4 << 20, keep: true, force: false };
         let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
-        Client::join(leader.data_set(), vec![spec], vec![source], daemon.address.clone())
+        TierClient::join(leader.data_set(), vec![spec], vec![source], daemon.address.clone())
     };
     let follower = join(&daemon, Path::new("/not/looked/at")).unwrap();
     assert_eq!(follower.data_set(), leader.data_set());

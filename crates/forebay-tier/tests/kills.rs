@@ -16,7 +16,7 @@ use forebay_io::{Access, Reader, ShardFiles, Transfer};
 use forebay_plan::options::{TierOptions, TierSpec};
 use forebay_tier::daemon::{DamagedPiece, Server, StoredTier};
 use forebay_tier::{
-    ChunkMap, Client, DaemonAddress, Fill, Source, SourceKey, SourceState, TierSetup, TieredFiles,
+    ChunkMap, DaemonAddress, Fill, Source, SourceKey, SourceState, TierClient, TierSetup, TieredFiles,
 };
 use forebay_types::ShardId;
 
@@ -108,7 +108,7 @@ fn read_until_killed(directory: &Path, seed: u64) {
         command: vec!["sh".into(), "-c".into(), daemon.into(), program],
     };
     let tiers: Vec<TierSpec> = [("first", 4), ("second", 7)].map(tier).into();
-    let Ok(client) = Client::attach(tiers, sources.collect(), address) else { return };
+    let Ok(client) = TierClient::attach(tiers, sources.collect(), address) else { return };
     let setup = TierSetup {
         watched: Arc::clone(&files),
         files,

@@ -11,7 +11,8 @@ use forebay_io::{Access, Reader, ShardFiles, Transfer};
 use forebay_plan::options::{TierOptions, TierSpec};
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, Client, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierSetup, TieredFiles,
+    ChunkMap, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierClient, TierSetup,
+    TieredFiles,
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;
@@ -44,7 +45,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // It looks at `stop` when something happens, too.
-        drop(forebay_tier::Connection::existing(self.socket.socket()));
+        drop(forebay_tier::TierConnection::existing(self.socket.socket()));
         self.thread.take().unwrap().join().unwrap();
     }
 }
@@ -101,7 +102,7 @@ impl Bed {
             keep: false,
             force: false,
         };
-        let client = Client::attach(vec![spec], sources.collect(), daemon.address()).unwrap();
+        let client = TierClient::attach(vec![spec], sources.collect(), daemon.address()).unwrap();
         assert!(client.attached().levels[0].slots > 0);
         let all: Placement = Arc::new(|_| Some(0));
         let half: Placement = Arc::new(|chunk| chunk.0.is_multiple_of(2).then_some(0));

@@ -11,7 +11,7 @@
 //! reserve nothing: they are *on loan*. Then the memory that is *held* counts, the region of each
 //! loader that was iterated:
 //!
-//! 1. A loader holds its region from its first iteration on ([`Share::hold`]).
+//! 1. A loader holds its region from its first iteration on ([`Loan::hold`]).
 //! 2. If too little is left, idle loaders release theirs, the one idle for longest first. A loader
 //!    is idle between its epochs, and after an iteration that was left. It loses the data that it
 //!    has read ahead, and holds nothing until its next iteration (`idle_memory.rs`).
@@ -41,7 +41,7 @@ struct Entry {
     reserved: bool,
     /// Memory that counts as held \[bytes\].
     held_bytes: u64,
-    /// Order of the last [`Share::hold`].
+    /// Order of the last [`Loan::hold`].
     used: u64,
     /// The budget that it was created with \[bytes\].
     budget_bytes: u64,
@@ -57,7 +57,7 @@ pub trait Idle: Send + Sync {
 
 /// Memory of a budget, until this is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct Loan {
     owner: String,
     number: u64,
 }
@@ -131,13 +131,13 @@ impl Book {
     }
 }
 
-impl Share {
+impl Loan {
     /// Owner of the budget ([`crate::Options::budget_owner`]).
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// From now on the loader holds nothing until [`Share::hold`], and `idler` can release that
+    /// From now on the loader holds nothing until [`Loan::hold`], and `idler` can release that
     /// again.
     pub fn is_idle_at_first(&self, idler: Arc<dyn Idle>) {
         self.with(|book| {
@@ -191,9 +191,9 @@ fn sum(owner: &str, of: impl Fn(&Entry) -> u64) -> u64 {
     books().get(owner).map_or(0, |book| book.entries.values().map(of).sum())
 }
 
-/// Takes a share of a budget: reserves it, or takes it on loan. Until [`Share::is_idle_at_first`]
-/// all of it counts as held.
-pub fn take(owner: &str, name: &str, bytes: u64, budget_bytes: u64, reserved: bool) -> Share {
+/// Takes memory of a budget; other loaders do not get what is reserved. Until
+/// [`Loan::is_idle_at_first`] all of it counts as held.
+pub fn take(owner: &str, name: &str, bytes: u64, budget_bytes: u64, reserved: bool) -> Loan {
     let entry = Entry {
         name: name.to_owned(),
         bytes,
@@ -204,14 +204,14 @@ pub fn take(owner: &str, name: &str, bytes: u64, budget_bytes: u64, reserved: bo
         idler: None,
     };
     let number = books().entry(owner.to_owned()).or_default().add(entry);
-    Share { owner: owner.to_owned(), number }
+    Loan { owner: owner.to_owned(), number }
 }
 
 fn books() -> std::sync::MutexGuard<'static, BTreeMap<String, Book>> {
     BOOKS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl Drop for Share {
+impl Drop for Loan {
     fn drop(&mut self) {
         let mut books = books();
         let Some(book) = books.get_mut(&self.owner) else { return };
@@ -257,14 +257,14 @@ mod tests {
 
     const BUSY: u64 = u64::MAX;
 
-    fn share(owner: &str, name: &str, bytes: u64, reserved: bool, left: u64) -> (Share, Arc<Loader>) {
-        let (share, loader) = (take(owner, name, bytes, 100, reserved), Loader::new(left));
-        share.is_idle_at_first(Arc::clone(&loader) as Arc<dyn Idle>);
-        (share, loader)
+    fn loan(owner: &str, name: &str, bytes: u64, reserved: bool, left: u64) -> (Loan, Arc<Loader>) {
+        let (loan, loader) = (take(owner, name, bytes, 100, reserved), Loader::new(left));
+        loan.is_idle_at_first(Arc::clone(&loader) as Arc<dyn Idle>);
+        (loan, loader)
     }
 
     #[test]
-    fn shares_of_a_job_add_up_and_are_returned() {
+    fn loans_of_a_job_add_up_and_are_returned() {
         let owner = "registry-test";
         let (a, b) = (take(owner, "a", 5, 100, true), take(owner, "b", 7, 100, true));
         let lent = take(owner, "c", 9, 100, false);
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn loaders_with_a_reservation_release_nothing() {
-        let (a, one) = share("registry-reserved", "a", 60, true, 0);
-        let (b, other) = share("registry-reserved", "b", 40, true, 0);
+        let (a, one) = loan("registry-reserved", "a", 60, true, 0);
+        let (b, other) = loan("registry-reserved", "b", 40, true, 0);
         for share in [&a, &b, &a, &b] {
             share.hold().unwrap();
         }
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn the_least_recently_used_loader_releases_its_memory_first() {
         let owner = "registry-lent";
-        let (a, one) = share(owner, "a", 60, true, 0);
-        let (b, other) = share(owner, "b", 40, true, 0);
-        let (c, lent) = share(owner, "c", 30, false, 0);
+        let (a, one) = loan(owner, "a", 60, true, 0);
+        let (b, other) = loan(owner, "b", 40, true, 0);
+        let (c, lent) = loan(owner, "c", 30, false, 0);
         // No other loader was iterated, so the memory suffices.
         c.hold().unwrap();
         b.hold().unwrap();
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn a_loader_gets_nothing_from_loaders_that_are_iterated_and_the_error_names_them() {
         let owner = "registry-busy";
-        let (a, one) = share(owner, "a", 60, true, BUSY);
-        let (b, other) = share(owner, "b", 40, true, 20);
-        let (c, _) = share(owner, "c", 50, false, 0);
+        let (a, one) = loan(owner, "a", 60, true, BUSY);
+        let (b, other) = loan(owner, "b", 40, true, 20);
+        let (c, _) = loan(owner, "c", 50, false, 0);
         a.hold().unwrap();
         b.hold().unwrap();
         // The user still holds 20 of b's bytes.
@@ -325,7 +325,7 @@ mod tests {
     fn retained_values_and_loaders_of_several_ranks_release_nothing() {
         let owner = "registry-fixed";
         let retained = take(owner, "retained values", 70, 100, true);
-        let (lent, _) = share(owner, "a", 50, false, 0);
+        let (lent, _) = loan(owner, "a", 50, false, 0);
         assert_eq!(fixed_bytes(owner), 70);
         assert_eq!(lent.hold().unwrap_err().held_bytes, 70);
         drop(retained);

@@ -84,7 +84,7 @@ struct State<T, E> {
     /// The consumer found no batch and waits, or retries soon.
     starving: bool,
     /// The consumer fills what it needs itself: waking another thread would only slow it down.
-    is_own_filler: bool,
+    fills_in_caller: bool,
     keeps_all: bool,
     /// Threads asleep in `claim`, to avoid needless wake-ups.
     claimers: usize,
@@ -100,7 +100,7 @@ impl<T, E> State<T, E> {
             in_work: self.filling + self.ready.len(),
             keeps_all: self.keeps_all,
             starving: self.starving,
-            is_own_filler: self.is_own_filler,
+            fills_in_caller: self.fills_in_caller,
         }
     }
 
@@ -154,7 +154,7 @@ impl<T, E> BufferPool<T, E> {
                 done: BTreeSet::new(),
                 ready: BTreeMap::new(),
                 starving: false,
-                is_own_filler: false,
+                fills_in_caller: false,
                 keeps_all: false,
                 claimers: 0,
                 takers: 0,
@@ -219,7 +219,7 @@ impl<T, E> BufferPool<T, E> {
     /// needs itself. Returns whether it may claim `step` now.
     pub fn may_claim_own(&self, step: u64, alone: bool) -> bool {
         let mut state = self.lock();
-        state.is_own_filler = alone;
+        state.fills_in_caller = alone;
         state.is_claimable_by_consumer(step, self.buffers)
     }
 
@@ -330,7 +330,7 @@ impl<T, E> BufferPool<T, E> {
             }
             state.starving = true;
             // It did not fill the step, so another thread must.
-            state.is_own_filler &= state.next > step;
+            state.fills_in_caller &= state.next > step;
             self.offer(&state);
             state.takers += 1;
             (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
@@ -374,7 +374,7 @@ impl<T, E> BufferPool<T, E> {
     pub fn pause(&self) -> Vec<Result<T, E>> {
         let mut state = self.lock();
         state.paused = true;
-        state.is_own_filler = false;
+        state.fills_in_caller = false;
         state.ticket += 1;
         state.unsettled += state.filling - state.outside;
         (state.filling, state.outside) = (0, 0);

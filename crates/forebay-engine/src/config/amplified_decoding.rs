@@ -1,12 +1,12 @@
 //! The warning of an order that decodes units again and again.
 
 use forebay_plan::config::{DataFacts, Settings};
-use forebay_plan::{Kind, warns_of_amplification};
+use forebay_plan::{OrderKind, warns_of_amplification};
 
 const MIB: f64 = (1 << 20) as f64;
 
 /// The warning, if there is reason for one.
-pub(crate) fn warning(settings: &Settings, data: &DataFacts, order: Kind) -> Option<String> {
+pub(crate) fn warning(settings: &Settings, data: &DataFacts, order: OrderKind) -> Option<String> {
     let amplification = settings.decode_amplification;
     if !warns_of_amplification(amplification, data.record_bytes) {
         return None;

@@ -4,7 +4,7 @@
 //! the default memory is created on loan (`memory_ledger.rs`).
 
 use forebay_host as host;
-use forebay_plan::Kind;
+use forebay_plan::OrderKind;
 use forebay_plan::config::{self, Budget, BudgetTooSmall, MemoryBound, MemoryFacts};
 
 use super::MIB;
@@ -77,7 +77,7 @@ fn asked_too_much(facts: &MemoryFacts, bound: MemoryBound) -> Error {
 }
 
 /// The error for a budget below the minimum: names the minimum, and how to reach it.
-pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: BudgetTooSmall) -> Error {
+pub(super) fn too_small(options: &Options, budget: &Budget, kind: OrderKind, least: BudgetTooSmall) -> Error {
     let held = match budget.held_bytes {
         0 => String::new(),
         held => format!(", of which other loaders, retained data and copy buffers hold {held},"),
@@ -94,7 +94,7 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: B
         least.buffer_bytes,
         least.staging_bytes,
     );
-    let smaller = if matches!(kind, Kind::Group { .. }) { ", group or window" } else { "" };
+    let smaller = if matches!(kind, OrderKind::Group { .. }) { ", group or window" } else { "" };
     let sufficient = budget.held_bytes + least.minimum_bytes;
     // Others that were given more as well would hold more.
     let alone = if budget.held_bytes > 0 { " to this loader alone" } else { "" };

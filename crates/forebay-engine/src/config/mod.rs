@@ -20,7 +20,7 @@ use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Level, Locate, Mapping,
     ReadOptions, StorageFacts, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
 };
-use forebay_plan::{Kind, Order};
+use forebay_plan::{Order, OrderKind};
 use forebay_types::ShardId;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ pub fn plain_order(options: &Options, index: &Index) -> Result<Order, Error> {
 fn without_effect(
     options: &Options,
     settings: &Settings,
-    kind: Kind,
+    kind: OrderKind,
     direct_refused: Option<&str>,
 ) -> Vec<Fallback> {
     let mut fallbacks = Vec::new();
@@ -156,7 +156,8 @@ fn without_effect(
     if options.strategy.direct == Some(true) && !settings.direct {
         add(Wanted::Direct, direct_refused.unwrap_or("the file system refuses O_DIRECT"));
     }
-    if options.strategy.coalesce.is_some() && matches!(kind, Kind::Group { .. } | Kind::Opportunistic { .. })
+    if options.strategy.coalesce.is_some()
+        && matches!(kind, OrderKind::Group { .. } | OrderKind::Opportunistic { .. })
     {
         add(Wanted::Coalesce, &format!("the order {} is read a window at a time", kind.name()));
     }
@@ -215,7 +216,7 @@ pub(crate) fn data_facts(
 fn storage_facts(
     options: &ReadOptions,
     data: &DataFacts,
-    kind: Kind,
+    kind: OrderKind,
     index: &Index,
     files: &ShardFiles,
     mappings: Option<&Mappings>,

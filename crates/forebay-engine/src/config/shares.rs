@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_format::Index;
 use forebay_io::ShardFiles;
 use forebay_plan::config::needs_shares;
-use forebay_plan::{Kind, NodeShares, data_set_key, share_unit_bytes, share_units, stream_unit_bytes};
+use forebay_plan::{NodeShares, OrderKind, data_set_key, share_unit_bytes, share_units, stream_unit_bytes};
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub(crate) fn share_out(
     caller: &dyn Host,
 ) -> Result<Option<JobShares>, Error> {
     let kind = options.kind(1, 1, 1);
-    let is_local_order = matches!(kind, Kind::LocalShuffle { .. });
+    let is_local_order = matches!(kind, OrderKind::LocalShuffle { .. });
     let is_single = options.is_one_node();
     if !needs_shares(kind, options.strategy.store.is_some(), is_single) {
         return Ok(None);
@@ -82,7 +82,7 @@ fn cut(
     let samples = index.samples();
     let (data_bytes, count) = (index.record_bytes(), nodes.len() as u64);
     let unit_bytes = match options.kind(1, 1, 1) {
-        Kind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
+        OrderKind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
         _ => share_unit_bytes(data_bytes, samples, count),
     };
     let units = share_units(&**index, &map, unit_bytes, &mut sharing(caller))?;

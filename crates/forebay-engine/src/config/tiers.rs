@@ -8,8 +8,8 @@ use forebay_io::ShardFiles;
 use forebay_plan::config::{Settings, TieringFacts, decide_tiering};
 use forebay_plan::{ChunkSet, Copies, EpochBytes, Order, Placement, TierLevel, chunks_of_share};
 use forebay_tier::{
-    Client, DaemonAddress, DataSetId, Source, SourceState, TierError, TierSetup, TieredFiles, check_sources,
-    differing_sources,
+    DaemonAddress, DataSetId, Source, SourceState, TierClient, TierError, TierSetup, TieredFiles,
+    check_sources, differing_sources,
 };
 use forebay_types::PIECE_BYTES;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(crate) struct TierQuestion<'a> {
 pub(crate) fn decide(
     question: &TierQuestion<'_>,
     caller: &dyn Host,
-) -> Result<(TierPlan, Arc<Client>), TierError> {
+) -> Result<(TierPlan, Arc<TierClient>), TierError> {
     let &TierQuestion {
         options,
         source,
@@ -99,7 +99,7 @@ pub(crate) fn decide(
     let paths = source.dataset().shards().iter().map(|shard| shard.path.as_path());
     check_sources(&options.tiers.tiers, paths)?;
     let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
-    let client = Client::attach(options.tiers.tiers.clone(), sources.clone(), daemon)?;
+    let client = TierClient::attach(options.tiers.tiers.clone(), sources.clone(), daemon)?;
     for warning in client.take_warnings() {
         caller.warn(&format!("loader \"{}\": {warning}", options.name));
     }
@@ -190,7 +190,7 @@ fn key(sources: &[Source]) -> u64 {
 /// Uses the tiers in one process. `watched` are the files themselves, where `files` are memory.
 pub(crate) fn open(
     plan: &TierPlan,
-    client: Option<Arc<Client>>,
+    client: Option<Arc<TierClient>>,
     options: &Options,
     files: &Arc<ShardFiles>,
     watched: Arc<ShardFiles>,
@@ -200,7 +200,7 @@ pub(crate) fn open(
         client
     } else {
         let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
-        Client::join(plan.data_set, options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
+        TierClient::join(plan.data_set, options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
     };
     let (placement, own_chunks) = (plan.placement.clone(), plan.own_chunks.clone());
     let level = move |chunk| match &own_chunks {

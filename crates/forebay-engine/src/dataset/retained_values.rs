@@ -25,7 +25,7 @@ pub struct RetainedValues {
     /// Memory that they take \[bytes\].
     bytes: u64,
     /// Shares of each budget: one, for any number of loaders, for the life of the data set.
-    shares: Mutex<Vec<memory_ledger::Share>>,
+    loans: Mutex<Vec<memory_ledger::Loan>>,
 }
 
 impl RetainedValues {
@@ -36,11 +36,11 @@ impl RetainedValues {
 
     /// Takes the memory from a budget once. Returns how much this call took \[bytes\].
     pub fn take_from(&self, owner: &str) -> u64 {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if shares.iter().any(|share| share.owner() == owner) {
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        if loans.iter().any(|loan| loan.owner() == owner) {
             return 0;
         }
-        shares.push(memory_ledger::take(owner, "retained values", self.bytes, 0, true));
+        loans.push(memory_ledger::take(owner, "retained values", self.bytes, 0, true));
         self.bytes
     }
 
@@ -82,7 +82,7 @@ impl RetainedValuesBuilder {
             return None;
         }
         let shards = self.shards.into_iter().map(Draft::seal).collect::<Result<_, _>>().ok()?;
-        Some(RetainedValues { shards, bytes: self.bytes, shares: Mutex::default() })
+        Some(RetainedValues { shards, bytes: self.bytes, loans: Mutex::default() })
     }
 }
 

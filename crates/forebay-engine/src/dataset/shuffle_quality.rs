@@ -1,7 +1,7 @@
 //! Shuffle quality of an order, and the warning if it is not enough.
 
 use forebay_format::Index;
-use forebay_plan::{Convergence, Kind, LastBatch, Order, OrderSpec, Quality, default_group};
+use forebay_plan::{Convergence, LastBatch, Order, OrderKind, OrderSpec, Quality, default_group};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -68,7 +68,7 @@ pub(crate) fn group_of(index: &Index) -> (u64, u64) {
 pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Order, Error> {
     let (samples, window) = group_of(index);
     Ok(Order::new(OrderSpec {
-        kind: Kind::Group { samples, window },
+        kind: OrderKind::Group { samples, window },
         // A batch may be larger than the data set.
         last_batch: LastBatch::Partial,
         seed: 0,
@@ -92,7 +92,7 @@ fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) 
     if bound.samples < SMALL_SAMPLES && record_bytes < SMALL_BYTES {
         return None;
     }
-    let Kind::Group { samples: group, window: groups } = order.kind() else { return None };
+    let OrderKind::Group { samples: group, window: groups } = order.kind() else { return None };
     let memory = if samples * window > group * groups {
         let times = (samples * window) as f64 / (group * groups) as f64;
         format!("about {times:.1} times the memory for its windows")
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn order(samples: u64, group: u64) -> Order {
-        let kind = Kind::Group { samples: group, window: 4 };
+        let kind = OrderKind::Group { samples: group, window: 4 };
         let spec = OrderSpec {
             kind,
             last_batch: LastBatch::Fill,

@@ -151,7 +151,7 @@ mod tests {
         let agreed = rank.agreed().unwrap();
         assert_eq!((agreed.reply.cores.len(), agreed.fds.len()), (1, 2), "region and index");
         assert_eq!(agreed.reply.findings.data.samples, OneRank::SAMPLES);
-        assert!(agreed.own.share.is_some() && agreed.own.index.is_some());
+        assert!(agreed.own.loan.is_some() && agreed.own.index.is_some());
         assert!(agreed.own.files.is_some() && agreed.own.server.is_none());
         assert_eq!(agreed.membership.peers().len(), 1);
     }

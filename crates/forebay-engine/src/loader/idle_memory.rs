@@ -31,7 +31,7 @@ impl Idle for Idler {
         if fork::in_forked_child(self.generation) {
             return None;
         }
-        // A dropped loader returns its share itself.
+        // A dropped loader returns its loan itself.
         let (context, consumer) = (self.context.upgrade()?, self.consumer.upgrade()?);
         // A locked loader is in use.
         let mut consumer = consumer.try_lock().ok()?;
@@ -63,8 +63,8 @@ impl Engine {
     /// Lets other loaders of this process use the memory of this one while it is idle, if it is the
     /// only rank.
     pub(crate) fn lend_memory(&self) {
-        if let Some(share) = self.context.share.as_ref().filter(|_| self.context.options.size == 1) {
-            share.is_idle_at_first(Arc::new(Idler {
+        if let Some(loan) = self.context.loan.as_ref().filter(|_| self.context.options.size == 1) {
+            loan.is_idle_at_first(Arc::new(Idler {
                 context: Arc::downgrade(&self.context),
                 consumer: Arc::downgrade(&self.consumer),
                 generation: self.generation,
@@ -74,8 +74,8 @@ impl Engine {
 
     /// Takes the memory of this loader for an iteration.
     pub(crate) fn hold_memory(&self) -> Result<(), Error> {
-        let Some(share) = &self.context.share else { return Ok(()) };
-        share.hold().map_err(|Busy { names, held_bytes, budget_bytes }| Error::Memory {
+        let Some(loan) = &self.context.loan else { return Ok(()) };
+        loan.hold().map_err(|Busy { names, held_bytes, budget_bytes }| Error::Memory {
             message: format!(
                 "loader \"{}\": no memory for an iteration: it needs {} MiB of the {} MiB that the loaders of this process \
                  share, and {} MiB are held by loaders in the middle of an epoch: {}",

@@ -81,7 +81,7 @@ impl Engine {
         let taken = checked.and_then(|()| self.check_given_orders(epoch)).and_then(|()| {
             slot.waits.store(1, Ordering::Relaxed);
             let step = consumer.step;
-            consumer.own_fill.fill(&session, step);
+            consumer.caller_fill.fill(&session, step);
             let taken = self.wait_for_batch(&session, step, begun, caller);
             slot.waits.store(0, Ordering::Relaxed);
             taken
@@ -100,7 +100,7 @@ impl Engine {
         let waited = begun.elapsed().as_nanos() as u64;
         count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
         consumer.filling = false;
-        consumer.own_fill.delivered(&session);
+        consumer.caller_fill.delivered(&session);
         let steps = self.steps_per_epoch();
         let (epoch, step) = (consumer.step / steps, consumer.step % steps);
         consumer.step += 1;

@@ -9,8 +9,8 @@ use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
 use forebay_plan::config::{AccessChoice, Budget, Locate, Mapping, retained_bytes};
 use forebay_plan::options::OrderName;
-use forebay_plan::{Kind, NodeShares, Order};
-use forebay_tier::Client;
+use forebay_plan::{NodeShares, Order, OrderKind};
+use forebay_tier::TierClient;
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted};
@@ -72,7 +72,7 @@ pub(crate) struct LeaderState {
 /// What a leader keeps itself; the other ranks have nothing of it.
 #[derive(Default)]
 pub(crate) struct LeaderOwn {
-    pub(crate) share: Option<memory_ledger::Share>,
+    pub(crate) loan: Option<memory_ledger::Loan>,
     /// The index, parsed already.
     pub(crate) index: Option<Index>,
     /// The shards, open already.
@@ -80,7 +80,7 @@ pub(crate) struct LeaderOwn {
     /// Time to locate the samples.
     pub(crate) seek: Duration,
     /// The leader's connection to the tier daemon.
-    pub(crate) tiers: Option<Arc<Client>>,
+    pub(crate) tiers: Option<Arc<TierClient>>,
     /// What serves this node's share of the store.
     pub(crate) server: Option<Server>,
 }
@@ -126,7 +126,7 @@ pub(crate) fn lead(
     let kept_bytes = settings.kept_unit_bytes * options.local_ranks.len() as u64;
     let total = settings.region_bytes + kept_bytes;
     let (owner, name) = (options.budget_owner(), &options.name);
-    let share = memory_ledger::take(owner, name, total, budget.asked_bytes, !settings.on_loan);
+    let loan = memory_ledger::take(owner, name, total, budget.asked_bytes, !settings.on_loan);
     let region = host::sealed_memfd("forebay-region", settings.region_bytes as usize)?;
     let mut fds = vec![region, host::sealed_copy("forebay-index", &found.bytes)?];
     fds.extend(held.share);
@@ -144,8 +144,8 @@ pub(crate) fn lead(
         residents: held.residents,
     };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
-    let (share, index, files) = (Some(share), Some(found.index.apart()), Some(found.files));
-    let own = LeaderOwn { share, index, files, seek: found.seek, tiers: client, server: held.server };
+    let (loan, index, files) = (Some(loan), Some(found.index.apart()), Some(found.files));
+    let own = LeaderOwn { loan, index, files, seek: found.seek, tiers: client, server: held.server };
     Ok(LeaderState { reply, fds, own })
 }
 
@@ -272,7 +272,7 @@ impl Leading<'_> {
     ) -> Result<Option<residents::Choice>, Error> {
         let &Self { source, options, links, caller, .. } = self;
         let Some(job_shares) = &found.job_shares else { return Ok(None) };
-        if !matches!(options.kind(1, 1, 1), Kind::Opportunistic { .. }) {
+        if !matches!(options.kind(1, 1, 1), OrderKind::Opportunistic { .. }) {
             return Ok(None);
         }
         let index = &*found.index;
@@ -340,7 +340,7 @@ impl Leading<'_> {
         settings: &Settings,
         buffer_bytes: u64,
         fallbacks: &mut Vec<Fallback>,
-    ) -> Result<Option<(TierPlan, Arc<Client>)>, Error> {
+    ) -> Result<Option<(TierPlan, Arc<TierClient>)>, Error> {
         let &Self { source, options, caller, .. } = self;
         if options.tiers.tiers.is_empty() {
             return Ok(None);

@@ -59,7 +59,7 @@ use crate::loader::token_threads::TokenThreads;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
 use crate::pipeline::context::{Context, ExplicitOrders};
-use crate::pipeline::gather::in_caller::OwnFill;
+use crate::pipeline::gather::in_caller::CallerFill;
 use crate::pipeline::session::Session;
 use crate::shm::block_state::{Presence, publish_presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
@@ -120,7 +120,7 @@ pub(crate) struct Consumer {
     /// Why the iteration ended early; raised again until the next `start`.
     pub(crate) failed: Option<Error>,
     /// Where this thread fills batches itself.
-    pub(crate) own_fill: OwnFill,
+    pub(crate) caller_fill: CallerFill,
 }
 
 impl Consumer {
@@ -170,7 +170,7 @@ impl Engine {
             Opened::open(&making, &mut decided, &mut own)?;
         let Decided { reply, cores, region, huge_pages, index, order, .. } = decided;
         let settings = reply.settings;
-        let LeaderOwn { share, seek, server, .. } = own;
+        let LeaderOwn { loan, seek, server, .. } = own;
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
         let decoding = Decoding::new(index.fields(), &options.decode)?;
         let layout = BatchLayout::new(decoding.fields(), order.largest_batch(), settings.ragged_bytes)
@@ -206,7 +206,7 @@ impl Engine {
             waits: Mutex::default(),
             bad_samples: BadSamples::default(),
             fallbacks: Mutex::new(fallbacks),
-            share,
+            loan,
             untouched: AtomicBool::new(true),
             options,
             settings,
@@ -256,7 +256,7 @@ impl Engine {
                 warned_shuffle: false,
                 closed: false,
                 failed: None,
-                own_fill: OwnFill::default(),
+                caller_fill: CallerFill::default(),
             })),
             epochs: AtomicU64::new(epochs),
             generation: fork::generation(),

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
-use forebay_plan::{Copies, Kind, LastBatch, Mixture, NoCopies, Order, Stop};
+use forebay_plan::{Copies, LastBatch, Mixture, NoCopies, Order, OrderKind, Stop};
 use forebay_types::CHUNK_BYTES;
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ impl Engine {
         let (settings, order, files) = (&context.settings, &context.order, &context.files);
         let Findings { data, storage, budget, index, retained_bytes, .. } = &context.findings;
         let (group_samples, group_window) = match order.kind() {
-            Kind::Group { samples, window } => (Some(samples), Some(window)),
+            OrderKind::Group { samples, window } => (Some(samples), Some(window)),
             _ => (None, None),
         };
         let is_endless = order.mixture().is_some_and(|mixture| mixture.stop() == Stop::Never);
@@ -204,7 +204,7 @@ impl Engine {
     /// How the order gives samples to the nodes that hold them, if it does.
     fn locality(&self) -> Option<Value> {
         let order = &self.context.order;
-        let Kind::LocalShuffle { steps } = order.kind() else { return None };
+        let OrderKind::LocalShuffle { steps } = order.kind() else { return None };
         let Some(JobShares { shares, unit_bytes, own_node }) = &self.context.job_shares else {
             return Some(json!({ "pool_steps": steps, "nodes": 1, "local_share": 1.0, "held_share": 1.0 }));
         };

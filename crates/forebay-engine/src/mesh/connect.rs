@@ -28,7 +28,7 @@ use super::endpoint::Listener;
 use super::error::LinkError;
 use super::io_thread::prepare;
 use super::spec::LinksSpec;
-use super::state::{Mesh, Presence};
+use super::state::{Mesh, NodePresence};
 
 /// Head start of an address over the next one of the same node: a round trip in a cluster takes
 /// less than a millisecond.
@@ -255,7 +255,7 @@ impl Connector<'_> {
         prepare(&socket)?;
         self.linked[node] = true;
         let mut state = self.mesh.lock();
-        state.nodes[node].presence = Presence::Here;
+        state.nodes[node].presence = NodePresence::Here;
         state.adopted.push((node, socket));
         drop(state);
         self.mesh.wake_thread();

@@ -22,7 +22,7 @@ use rustix::net::sockopt;
 
 use super::error::LinkError;
 use super::frames::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MAX_MESSAGE_BYTES};
-use super::state::{Mesh, Outbox, Presence};
+use super::state::{Mesh, NodePresence, Outbox};
 use crate::base::failure::Cause;
 
 /// How often the processes of this node are checked.
@@ -218,7 +218,7 @@ impl Link {
             }
             Frame::Shutdown => {
                 self.shut_down = true;
-                mesh.lock().nodes[self.node].presence = Presence::Gone;
+                mesh.lock().nodes[self.node].presence = NodePresence::Gone;
                 mesh.changed.notify_all();
             }
         }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use forebay_host::{ThreadError, fork};
 use frames::Frame;
-use state::{Mesh, Presence, State};
+use state::{Mesh, NodePresence, State};
 
 pub use crate::base::failure::{Cause, PeerFailure};
 pub use crate::base::iteration_starts::Conflict;
@@ -160,13 +160,13 @@ impl Links {
 
     fn check_presence(&self, state: &State, node: usize) -> Result<(), LinkError> {
         match state.nodes.get(node).map(|state| state.presence) {
-            Some(Presence::Here | Presence::Awaited) if node != self.own_node() => Ok(()),
+            Some(NodePresence::Here | NodePresence::Awaited) if node != self.own_node() => Ok(()),
             // A node that closed because of a loss is not its cause: report the loss.
-            Some(Presence::Gone) => Err(self
+            Some(NodePresence::Gone) => Err(self
                 .mesh
                 .failure(state)
                 .unwrap_or_else(|| LinkError::Gone { who: self.mesh.nodes.leader(node) })),
-            Some(Presence::Lost) => {
+            Some(NodePresence::Lost) => {
                 let loss = state.loss.unwrap_or_else(|| self.mesh.nodes.loss(node, Cause::Died));
                 Err(LinkError::Lost { loss })
             }
@@ -224,7 +224,7 @@ impl Links {
 
     /// Whether the leader of a node has shut down.
     pub fn is_gone(&self, node: usize) -> bool {
-        self.mesh.lock().nodes.get(node).is_some_and(|state| state.presence == Presence::Gone)
+        self.mesh.lock().nodes.get(node).is_some_and(|state| state.presence == NodePresence::Gone)
     }
 
     /// Messages sent so far, without heartbeats and other control frames.

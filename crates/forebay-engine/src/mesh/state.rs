@@ -25,7 +25,7 @@ const FILL_BYTES: usize = 64 << 10;
 
 /// Whether the leader of a node is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(super) enum NodePresence {
     /// Not linked yet.
     Awaited,
     Here,
@@ -106,7 +106,7 @@ impl Outbox {
 
 #[derive(Debug)]
 pub(super) struct NodeState {
-    pub(super) presence: Presence,
+    pub(super) presence: NodePresence,
     /// It has reported that it made the loader.
     pub(super) made: bool,
     pub(super) outbox: Outbox,
@@ -145,7 +145,7 @@ impl Mesh {
     pub(super) fn new(own_node: usize, nodes: Nodes) -> Result<Self, LinkError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(LinkError::system("make an event descriptor"))?;
-        let state = |_| NodeState { presence: Presence::Awaited, made: false, outbox: Outbox::default() };
+        let state = |_| NodeState { presence: NodePresence::Awaited, made: false, outbox: Outbox::default() };
         let state = State {
             nodes: nodes.0.iter().map(state).collect(),
             inbox: Default::default(),
@@ -195,7 +195,7 @@ impl Mesh {
     pub(super) fn send_to_all(&self, state: &mut State, frame: &Frame) {
         for node in self.others() {
             let node = &mut state.nodes[node];
-            if node.presence == Presence::Here {
+            if node.presence == NodePresence::Here {
                 node.outbox.control(frame);
                 state.control_flushed = false;
             }
@@ -212,7 +212,7 @@ impl Mesh {
     /// The link to a node is lost.
     pub(super) fn lose_node(&self, node: usize, cause: Cause) {
         let mut state = self.lock();
-        state.nodes[node].presence = Presence::Lost;
+        state.nodes[node].presence = NodePresence::Lost;
         state.nodes[node].outbox = Outbox::default();
         // Under the same lock: a rank that finds the node lost finds why, and a rank that knows of
         // the loss sends nothing to the node.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_format::{DecodedUnits, Index};
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
-use forebay_plan::{Kind, LocatorTask, Order, home_of_reader, wanted_end};
+use forebay_plan::{LocatorTask, Order, OrderKind, home_of_reader, wanted_end};
 use forebay_tier::{Fill, TieredFiles};
 use forebay_types::{Extent, Rank, ShardId};
 
@@ -30,7 +30,7 @@ use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count
 use crate::shm::position::{Position, SessionId};
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
-use crate::shm::stall::{Doing, GatherWait, Node, RankFacts, ReaderFacts, Waits};
+use crate::shm::stall::{Doing, GatherWait, Node, RankState, ReaderState, Waits};
 use crate::store::{Store, StorePlan};
 
 /// The state that stays the same from session to session.
@@ -80,7 +80,7 @@ pub(crate) struct Context {
     /// Fallbacks of this rank since the loader was created.
     pub(crate) fallbacks: Mutex<Vec<Fallback>>,
     /// Returned together with its memory: when neither the loader nor a thread of it is left.
-    pub(crate) share: Option<memory_ledger::Share>,
+    pub(crate) loan: Option<memory_ledger::Loan>,
     /// The staging ring is untouched, or its pages were released since.
     pub(crate) untouched: AtomicBool,
 }
@@ -131,7 +131,7 @@ impl Context {
 
     /// Whether the order of an epoch is known: one that the user gives may still be missing.
     pub(crate) fn knows_order(&self, epoch: u64) -> bool {
-        !matches!(self.order.kind(), Kind::Given { .. }) || self.given.get(epoch).is_some()
+        !matches!(self.order.kind(), OrderKind::Given { .. }) || self.given.get(epoch).is_some()
     }
 
     /// The file of a shard, for messages.
@@ -305,14 +305,14 @@ impl Context {
     /// Activities of the node's ranks and readers, as published.
     pub(crate) fn node(&self, session: SessionId, now_ns: u64) -> Node {
         let position = |word: &AtomicU64| Position::from_word(word.load(Ordering::Acquire));
-        let rank = |slot: &RankSlot| RankFacts {
+        let rank = |slot: &RankSlot| RankState {
             presence: presence(&slot.left),
             alive_ns: slot.alive.load(Ordering::Acquire),
             doing: Doing::load(&slot.doing),
             gathered: position(&slot.position),
             taken: position(&slot.taken),
         };
-        let reader = |(number, slot): (usize, &ReaderSlot)| ReaderFacts {
+        let reader = |(number, slot): (usize, &ReaderSlot)| ReaderState {
             host: self.host(number, session),
             doing: Doing::load(&slot.doing),
             seeking: Doing::load(&slot.seeking),

@@ -18,7 +18,7 @@ use crate::config::strategies::Locator;
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlanQueue;
-use crate::pipeline::thread_group::{Kind, Threads, WhenOut};
+use crate::pipeline::thread_group::{ThreadKind, Threads, WhenOut};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::{AWAY, Position, SessionId};
 
@@ -77,7 +77,7 @@ impl Session {
     pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
-        kind: Kind,
+        kind: ThreadKind,
         run: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> Result<(), Error> {
         let session = Arc::clone(self);
@@ -87,7 +87,7 @@ impl Session {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&session))).is_err() {
                 session.fail(Error::Panicked);
             }
-            if kind == Kind::Shares {
+            if kind == ThreadKind::Shares {
                 session.threads.shares_no_more();
                 session.look_out();
             }

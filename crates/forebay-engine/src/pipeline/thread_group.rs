@@ -67,7 +67,7 @@ pub(crate) fn out_of_storage<T>(call: impl FnOnce() -> T) -> T {
 
 /// How a thread uses memory that other processes also use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ThreadKind {
     /// Touches it at any time: readers, roots, planners.
     Shares,
     /// Touches it only inside a claim of the pool (`buffer_pool.rs`).
@@ -101,7 +101,7 @@ fn are_stuck(threads: &[Thread]) -> bool {
 struct State {
     threads: Vec<Thread>,
     started: u64,
-    /// Threads of [`Kind::Shares`] that have not ended.
+    /// Threads of [`ThreadKind::Shares`] that have not ended.
     sharers: usize,
     closed: bool,
     when_out: Option<WhenOut>,
@@ -118,11 +118,11 @@ impl Threads {
     /// Starts a thread that runs `run`, and drops its captures before it counts as ended. Does
     /// nothing after [`Threads::end`].
     ///
-    /// A thread of [`Kind::Shares`] calls [`Threads::shares_no_more`] before it ends.
+    /// A thread of [`ThreadKind::Shares`] calls [`Threads::shares_no_more`] before it ends.
     pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
-        kind: Kind,
+        kind: ThreadKind,
         run: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
         let storage_since = Arc::<AtomicU64>::default();
@@ -132,7 +132,7 @@ impl Threads {
                 return Ok(());
             }
             state.started += 1;
-            state.sharers += usize::from(kind == Kind::Shares);
+            state.sharers += usize::from(kind == ThreadKind::Shares);
             let number = state.started;
             let storage_since = Arc::clone(&storage_since);
             state.threads.push(Thread { number, storage_since, handle: None, ended: false });
@@ -155,7 +155,7 @@ impl Threads {
             }
             Err(error) => {
                 state.threads.retain(|thread| thread.number != number);
-                state.sharers -= usize::from(kind == Kind::Shares);
+                state.sharers -= usize::from(kind == ThreadKind::Shares);
                 Err(error)
             }
         }
@@ -169,7 +169,7 @@ impl Threads {
         self.changed.notify_all();
     }
 
-    /// A thread of [`Kind::Shares`] shares no memory from now on.
+    /// A thread of [`ThreadKind::Shares`] shares no memory from now on.
     pub(crate) fn shares_no_more(&self) {
         self.lock().sharers -= 1;
     }
@@ -240,11 +240,11 @@ mod tests {
     fn threads_that_end_are_joined_and_none_begins_afterwards() {
         let threads = Arc::new(Threads::default());
         let held = Arc::new(());
-        for kind in [Kind::Shares, Kind::Gathers] {
+        for kind in [ThreadKind::Shares, ThreadKind::Gathers] {
             let (threads_there, held) = (Arc::clone(&threads), Arc::clone(&held));
             let run = move || {
                 in_storage(|| in_storage(|| ()));
-                if kind == Kind::Shares {
+                if kind == ThreadKind::Shares {
                     threads_there.shares_no_more();
                 }
                 drop(held);
@@ -253,7 +253,7 @@ mod tests {
         }
         assert!(threads.end());
         assert_eq!(Arc::strong_count(&held), 1, "what they held is dropped before they count as ended");
-        threads.spawn("late", Kind::Shares, || unreachable!("the threads were ended")).unwrap();
+        threads.spawn("late", ThreadKind::Shares, || unreachable!("the threads were ended")).unwrap();
         assert!(threads.end());
     }
 
@@ -272,7 +272,7 @@ mod tests {
             }
             ended.send(()).unwrap();
         };
-        threads.spawn("stuck", Kind::Shares, run).unwrap();
+        threads.spawn("stuck", ThreadKind::Shares, run).unwrap();
         // Storage has not answered when this returns: the answer is given below.
         assert!(!threads.end());
         threads.when_out(Box::new(move || out.send(()).unwrap()));

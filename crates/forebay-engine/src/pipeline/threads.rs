@@ -16,7 +16,7 @@ use crate::pipeline::gather;
 use crate::pipeline::plan::{planner, root};
 use crate::pipeline::read::reader;
 use crate::pipeline::session::Session;
-use crate::pipeline::thread_group::Kind;
+use crate::pipeline::thread_group::ThreadKind;
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
 use crate::store::Store;
@@ -51,7 +51,9 @@ pub(crate) fn begin(
 fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error> {
     let context = &session.context;
     if !context.settings.mode.is_alone() {
-        session.spawn("planner", Kind::Shares, |session| planner::run(session, &|| host_readers(session)))?;
+        session.spawn("planner", ThreadKind::Shares, |session| {
+            planner::run(session, &|| host_readers(session));
+        })?;
     }
     let gatherers = gather_threads(&GatherFacts {
         cores: context.cores,
@@ -61,7 +63,7 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         has_locator: session.rank_locator.is_some(),
     });
     for gatherer in 0..gatherers {
-        match session.spawn("gather", Kind::Gathers, |session| gather::run(session)) {
+        match session.spawn("gather", ThreadKind::Gathers, |session| gather::run(session)) {
             Err(error) if gatherer == 0 => return Err(error),
             Err(error) => {
                 let reason = format!("{gatherer} of {gatherers} gather threads: {error}");
@@ -78,7 +80,7 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         && reads
     {
         // Without it the session is only slower.
-        if let Err(error) = session.spawn("touch", Kind::Shares, |session| touch_staging(session)) {
+        if let Err(error) = session.spawn("touch", ThreadKind::Shares, |session| touch_staging(session)) {
             context.falls_back(Wanted::Prefault, error.to_string());
         }
     }
@@ -91,10 +93,10 @@ fn host_readers(session: &Arc<Session>) {
     for number in 0..session.context.region.layout().readers {
         if session.adopt_reader(number) {
             let read = move |session: &Arc<Session>| reader::run(session, number);
-            let mut spawned = session.spawn(&format!("reader-{number}"), Kind::Shares, read);
+            let mut spawned = session.spawn(&format!("reader-{number}"), ThreadKind::Shares, read);
             if number < session.context.settings.locating_roots {
                 let seek = move |session: &Arc<Session>| root::run(session, number);
-                let root = || session.spawn(&format!("root-{number}"), Kind::Shares, seek);
+                let root = || session.spawn(&format!("root-{number}"), ThreadKind::Shares, seek);
                 spawned = spawned.and_then(|()| root());
             }
             if let Err(error) = spawned {

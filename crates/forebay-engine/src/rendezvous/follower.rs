@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::error::{Class, RendezvousError};
 use super::membership::{Membership, Peer, Watched, first_dead};
 use super::messages::{
-    Connection, Failure, HelloHeader, Kind, LeaderReply, Message, Parts, Received, broken, written,
+    Failure, HelloHeader, LeaderReply, Message, MessageKind, MessageSocket, Parts, Received, broken, written,
 };
 use super::poll_loop::PollLoop;
 use super::spec::NodeSpec;
@@ -49,11 +49,11 @@ fn find_leader(
     spec: &NodeSpec,
     path: &SocketPath,
     polling: &mut PollLoop<'_>,
-) -> Result<(Connection, Leader), RendezvousError> {
+) -> Result<(MessageSocket, Leader), RendezvousError> {
     let begun = Instant::now();
     let mut pause = MIN_CONNECT_PAUSE;
     loop {
-        if let Some(connection) = PacketSocket::connect(path.socket())?.map(Connection::new)
+        if let Some(connection) = PacketSocket::connect(path.socket())?.map(MessageSocket::new)
             && let Some(pidfd) = await_welcome(&connection, polling)?
         {
             let pid = connection.peer_pid();
@@ -80,13 +80,13 @@ fn find_leader(
 
 /// The leader's pidfd, or `None` if no leader answers on this connection.
 fn await_welcome(
-    connection: &Connection,
+    connection: &MessageSocket,
     polling: &mut PollLoop<'_>,
 ) -> Result<Option<OwnedFd>, RendezvousError> {
     let begun = Instant::now();
     loop {
         match connection.try_receive()? {
-            Received::Message(mut message) if message.kind == Kind::Welcome => {
+            Received::Message(mut message) if message.kind == MessageKind::Welcome => {
                 return message.one_fd().map(Some);
             }
             Received::Message(message) => return Err(message.unexpected()),
@@ -105,7 +105,7 @@ struct Leader {
 
 struct Follower<'a> {
     spec: &'a NodeSpec,
-    connection: Connection,
+    connection: MessageSocket,
     leader: Leader,
     /// All processes, once the member list has arrived.
     watched: Vec<Watched>,
@@ -120,11 +120,11 @@ impl Follower<'_> {
         self.introduce(hello, polling)?;
         self.receive_members(polling)?;
         let (rejected, bytes, fds) = self.receive_reply(polling)?;
-        self.send(Kind::Received, &[], None, polling)?;
+        self.send(MessageKind::Received, &[], None, polling)?;
         // From here on other followers may finish and exit: only the leader's message or its exit
         // counts.
         let message = self.receive(false, polling)?;
-        if message.kind != Kind::Go {
+        if message.kind != MessageKind::Go {
             return Err(message.unexpected());
         }
         if rejected {
@@ -142,16 +142,16 @@ impl Follower<'_> {
             pid: own.pid,
             hello_bytes: hello.len() as u64,
         };
-        self.send(Kind::Hello, &written(&header), Some(&own_pidfd()?), polling)?;
+        self.send(MessageKind::Hello, &written(&header), Some(&own_pidfd()?), polling)?;
         let parts: Vec<&[u8]> = self.connection.parts(hello).collect();
-        parts.into_iter().try_for_each(|part| self.send(Kind::Part, part, None, polling))
+        parts.into_iter().try_for_each(|part| self.send(MessageKind::Part, part, None, polling))
     }
 
     fn receive_members(&mut self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         let size = self.spec.local_ranks.len();
         while self.watched.len() < size {
             let mut message = self.receive(true, polling)?;
-            if message.kind != Kind::Members {
+            if message.kind != MessageKind::Members {
                 return Err(message.unexpected());
             }
             let peers: Vec<Peer> = message.read()?;
@@ -181,14 +181,17 @@ impl Follower<'_> {
         polling: &mut PollLoop<'_>,
     ) -> Result<(bool, Vec<u8>, Vec<OwnedFd>), RendezvousError> {
         let message = self.receive(true, polling)?;
-        if message.kind != Kind::Reply {
+        if message.kind != MessageKind::Reply {
             return Err(message.unexpected());
         }
         let reply: LeaderReply = message.read()?;
         let mut fds = Vec::new();
         while fds.len() < reply.fds as usize {
             let mut message = self.receive(true, polling)?;
-            if message.kind != Kind::Descriptors || message.fds.is_empty() || message.fds.len() > MAX_FDS {
+            if message.kind != MessageKind::Descriptors
+                || message.fds.is_empty()
+                || message.fds.len() > MAX_FDS
+            {
                 return Err(message.unexpected());
             }
             fds.append(&mut message.fds);
@@ -196,7 +199,7 @@ impl Follower<'_> {
         let mut bytes = Parts::new(reply.bytes);
         while !bytes.is_complete() {
             let message = self.receive(true, polling)?;
-            if message.kind != Kind::Part {
+            if message.kind != MessageKind::Part {
                 return Err(message.unexpected());
             }
             bytes.add(&message.body)?;
@@ -206,7 +209,7 @@ impl Follower<'_> {
 
     fn send(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         body: &[u8],
         fd: Option<&OwnedFd>,
         polling: &mut PollLoop<'_>,
@@ -254,7 +257,7 @@ impl Follower<'_> {
 
     /// Returns the message, or the failure that it reports.
     fn check_failure(&self, message: Message) -> Result<Message, RendezvousError> {
-        if message.kind != Kind::Failed {
+        if message.kind != MessageKind::Failed {
             return Ok(message);
         }
         let rendezvous = self.spec.to_string();

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::error::RendezvousError;
 use super::membership::{Dead, Membership, Peer, Watched};
 use super::messages::{
-    Connection, Failure, HelloHeader, Kind, LeaderReply, Message, Parts, Received, broken, written,
+    Failure, HelloHeader, LeaderReply, Message, MessageKind, MessageSocket, Parts, Received, broken, written,
 };
 use super::poll_loop::PollLoop;
 use super::spec::{MAX_HELLO_BYTES, NodeSpec};
@@ -23,7 +23,7 @@ const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A follower whose hello has arrived.
 struct Follower {
-    connection: Connection,
+    connection: MessageSocket,
     peer: Peer,
     pidfd: OwnedFd,
     hello: Parts,
@@ -61,7 +61,7 @@ struct Leader<'a> {
     spec: &'a NodeSpec,
     pidfd: OwnedFd,
     /// Connections without a hello so far.
-    pending: Vec<Connection>,
+    pending: Vec<MessageSocket>,
     followers: Vec<Follower>,
 }
 
@@ -95,7 +95,7 @@ impl Leader<'_> {
         while !self.followers.iter().all(|follower| follower.received) {
             self.await_received(polling)?;
         }
-        self.send_to_all(Kind::Go, &[], &[], polling)?;
+        self.send_to_all(MessageKind::Go, &[], &[], polling)?;
         if rejected {
             return Err(RendezvousError::Rejected(
                 String::from_utf8(bytes).expect("these bytes were a string"),
@@ -146,7 +146,7 @@ impl Leader<'_> {
         }
         for number in 0..self.followers.len() {
             while let Some(message) = self.receive(number, polling)? {
-                if message.kind != Kind::Part {
+                if message.kind != MessageKind::Part {
                     return Err(message.unexpected());
                 }
                 self.followers[number].hello.add(&message.body)?;
@@ -190,8 +190,8 @@ impl Leader<'_> {
 
     fn accept(&mut self, socket: &ListenSocket, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         while let Some(accepted) = socket.listener.accept()? {
-            let connection = Connection::new(accepted);
-            if polling.send(&connection, None, Kind::Welcome, &[], &[self.pidfd.as_fd()])? {
+            let connection = MessageSocket::new(accepted);
+            if polling.send(&connection, None, MessageKind::Welcome, &[], &[self.pidfd.as_fd()])? {
                 self.receive_hello(connection)?;
             }
         }
@@ -200,7 +200,7 @@ impl Leader<'_> {
 
     /// Receives the hello of a connection if it has arrived. Drops a connection that closed without
     /// one.
-    fn receive_hello(&mut self, connection: Connection) -> Result<(), RendezvousError> {
+    fn receive_hello(&mut self, connection: MessageSocket) -> Result<(), RendezvousError> {
         let mut message = match connection.try_receive()? {
             Received::Message(message) => message,
             Received::Nothing => {
@@ -209,7 +209,7 @@ impl Leader<'_> {
             }
             Received::Closed => return Ok(()),
         };
-        if message.kind != Kind::Hello {
+        if message.kind != MessageKind::Hello {
             return Err(message.unexpected());
         }
         let header: HelloHeader = message.read()?;
@@ -284,7 +284,7 @@ impl Leader<'_> {
         for some in all.chunks(MAX_FDS) {
             let peers: Vec<Peer> = some.iter().map(|(peer, _)| *peer).collect();
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(|(_, pidfd)| pidfd.as_fd()).collect();
-            self.send_to_all(Kind::Members, &written(&peers), &fds, polling)?;
+            self.send_to_all(MessageKind::Members, &written(&peers), &fds, polling)?;
         }
         Ok(())
     }
@@ -297,14 +297,14 @@ impl Leader<'_> {
         polling: &mut PollLoop<'_>,
     ) -> Result<(), RendezvousError> {
         let reply = LeaderReply { rejected, bytes: bytes.len() as u64, fds: fds.len() as u32 };
-        self.send_to_all(Kind::Reply, &written(&reply), &[], polling)?;
+        self.send_to_all(MessageKind::Reply, &written(&reply), &[], polling)?;
         for some in fds.chunks(MAX_FDS) {
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
-            self.send_to_all(Kind::Descriptors, &[], &fds, polling)?;
+            self.send_to_all(MessageKind::Descriptors, &[], &fds, polling)?;
         }
         for number in 0..self.followers.len() {
             for part in self.followers[number].connection.parts(bytes) {
-                self.send_to(number, Kind::Part, part, &[], polling)?;
+                self.send_to(number, MessageKind::Part, part, &[], polling)?;
             }
         }
         Ok(())
@@ -312,7 +312,7 @@ impl Leader<'_> {
 
     fn send_to_all(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
         polling: &mut PollLoop<'_>,
@@ -323,7 +323,7 @@ impl Leader<'_> {
     fn send_to(
         &self,
         number: usize,
-        kind: Kind,
+        kind: MessageKind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
         polling: &mut PollLoop<'_>,
@@ -349,7 +349,7 @@ impl Leader<'_> {
         }
         for number in 0..self.followers.len() {
             if let Some(message) = self.receive(number, polling)? {
-                if message.kind != Kind::Received {
+                if message.kind != MessageKind::Received {
                     return Err(message.unexpected());
                 }
                 self.followers[number].received = true;
@@ -374,7 +374,7 @@ impl Leader<'_> {
         };
         let body = written(&failure);
         for follower in &self.followers {
-            let _ = follower.connection.try_send(Kind::Failed, &body, &[]);
+            let _ = follower.connection.try_send(MessageKind::Failed, &body, &[]);
         }
     }
 

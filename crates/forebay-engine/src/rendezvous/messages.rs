@@ -2,8 +2,8 @@
 //!
 //! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind
 //! (one byte each), a body, and descriptors. Small bodies are JSON; long byte strings are split
-//! into [`Kind::Part`]s, because a packet must fit into the socket's send buffer. Sockets never
-//! block: `poll_loop.rs` waits.
+//! into [`MessageKind::Part`]s, because a packet must fit into the socket's send buffer. Sockets
+//! never block: `poll_loop.rs` waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,7 +22,7 @@ const HEADER_BYTES: usize = 4;
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     /// Leader, on each new connection: its pidfd.
     Welcome = 1,
     /// Follower: [`HelloHeader`] and its pidfd; the caller's bytes follow in parts.
@@ -43,16 +43,16 @@ pub(super) enum Kind {
     Failed = 9,
 }
 
-impl Kind {
+impl MessageKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        use Kind::{Descriptors, Failed, Go, Hello, Members, Part, Received, Reply, Welcome};
+        use MessageKind::{Descriptors, Failed, Go, Hello, Members, Part, Received, Reply, Welcome};
         [Welcome, Hello, Part, Members, Reply, Descriptors, Received, Go, Failed]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
 }
 
-/// Body of [`Kind::Hello`]: what a follower states about itself.
+/// Body of [`MessageKind::Hello`]: what a follower states about itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HelloHeader {
     pub(super) rank: u32,
@@ -64,7 +64,7 @@ pub(super) struct HelloHeader {
     pub(super) hello_bytes: u64,
 }
 
-/// Body of [`Kind::Reply`]: the result of the leader's work.
+/// Body of [`MessageKind::Reply`]: the result of the leader's work.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LeaderReply {
     /// The bytes are the message of a rejection.
@@ -73,7 +73,7 @@ pub(super) struct LeaderReply {
     pub(super) fds: u32,
 }
 
-/// Body of [`Kind::Failed`]: the leader's error.
+/// Body of [`MessageKind::Failed`]: the leader's error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Failure {
     Lost(Peer),
@@ -84,7 +84,7 @@ pub(super) enum Failure {
 /// A message that was received.
 #[derive(Debug)]
 pub(super) struct Message {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
     pub(super) body: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
 }
@@ -128,15 +128,15 @@ pub(super) enum Received {
 
 /// One connected socket.
 #[derive(Debug)]
-pub(super) struct Connection(PacketSocket);
+pub(super) struct MessageSocket(PacketSocket);
 
-impl AsFd for Connection {
+impl AsFd for MessageSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Connection {
+impl MessageSocket {
     /// Takes over a connected socket.
     pub(super) fn new(socket: PacketSocket) -> Self {
         Self(socket)
@@ -154,7 +154,7 @@ impl Connection {
 
     pub(super) fn try_send(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Sent, RendezvousError> {
@@ -180,7 +180,7 @@ impl Connection {
                 hint: "install the same version of forebay for all ranks".into(),
             });
         }
-        let kind = Kind::from_byte(bytes[3]).ok_or_else(|| broken(format!("kind {}", bytes[3])))?;
+        let kind = MessageKind::from_byte(bytes[3]).ok_or_else(|| broken(format!("kind {}", bytes[3])))?;
         bytes.drain(..HEADER_BYTES);
         Ok(Received::Message(Message { kind, body: bytes, fds }))
     }
@@ -225,19 +225,25 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-    fn pair() -> (Connection, Connection) {
+    fn pair() -> (MessageSocket, MessageSocket) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, two) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        (Connection::new(PacketSocket::new(one).unwrap()), Connection::new(PacketSocket::new(two).unwrap()))
+        (
+            MessageSocket::new(PacketSocket::new(one).unwrap()),
+            MessageSocket::new(PacketSocket::new(two).unwrap()),
+        )
     }
 
     #[test]
     fn a_message_arrives_with_its_kind_body_and_descriptors() {
         let (one, two) = pair();
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(one.try_send(Kind::Hello, b"{}", &[file.as_fd()]).unwrap(), Sent::Yes);
+        assert_eq!(one.try_send(MessageKind::Hello, b"{}", &[file.as_fd()]).unwrap(), Sent::Yes);
         let Received::Message(message) = two.try_receive().unwrap() else { panic!("no message") };
-        assert_eq!((message.kind, message.body.as_slice(), message.fds.len()), (Kind::Hello, &b"{}"[..], 1));
+        assert_eq!(
+            (message.kind, message.body.as_slice(), message.fds.len()),
+            (MessageKind::Hello, &b"{}"[..], 1)
+        );
         assert!(matches!(two.try_receive().unwrap(), Received::Nothing));
         drop(one);
         assert!(matches!(two.try_receive().unwrap(), Received::Closed));

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::error::RendezvousError;
 use super::membership::Peer;
-use super::messages::{Connection, Kind};
+use super::messages::{MessageKind, MessageSocket};
 use super::spec::NodeSpec;
 
 /// Longest time between two checks for cancellation.
@@ -158,9 +158,9 @@ impl<'a> PollLoop<'a> {
     /// closed, or the process of `pidfd` ended.
     pub(super) fn send(
         &mut self,
-        to: &Connection,
+        to: &MessageSocket,
         pidfd: Option<&OwnedFd>,
-        kind: Kind,
+        kind: MessageKind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<bool, RendezvousError> {

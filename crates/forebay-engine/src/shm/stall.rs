@@ -130,7 +130,7 @@ impl StallCause {
 
 /// Published state of a rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RankFacts {
+pub(crate) struct RankState {
     pub(crate) presence: Presence,
     /// When its process was last known to run [ns of the monotonic clock].
     pub(crate) alive_ns: u64,
@@ -143,7 +143,7 @@ pub(crate) struct RankFacts {
 
 /// Published state of a reader, and of the root of the same number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReaderFacts {
+pub(crate) struct ReaderState {
     /// Local rank of the process in which it runs.
     pub(crate) host: usize,
     pub(crate) doing: Doing,
@@ -160,8 +160,8 @@ pub(crate) struct Node {
     pub(crate) session: SessionId,
     /// The local rank that runs the analysis.
     pub(crate) own: usize,
-    pub(crate) ranks: Vec<RankFacts>,
-    pub(crate) readers: Vec<ReaderFacts>,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) readers: Vec<ReaderState>,
     /// Roots that locate samples; 0 where none do.
     pub(crate) roots: usize,
 }
@@ -258,7 +258,7 @@ impl Node {
     fn room_cause(
         &self,
         step: u64,
-        position: impl Fn(&RankFacts) -> Position,
+        position: impl Fn(&RankState) -> Position,
         seen: &mut [bool],
     ) -> StallCause {
         let late = (0..self.ranks.len())
@@ -271,7 +271,7 @@ impl Node {
     fn late_ranks_cause(
         &self,
         mut late: Vec<usize>,
-        position: impl Fn(&RankFacts) -> Position,
+        position: impl Fn(&RankState) -> Position,
         seen: &mut [bool],
     ) -> StallCause {
         late.sort_by_key(|local| position(&self.ranks[*local]));
@@ -383,14 +383,14 @@ mod tests {
     /// Four ranks that all have gathered up to step 10 of session 1, and two readers, in ranks 0
     /// and 2.
     fn node() -> Node {
-        let rank = RankFacts {
+        let rank = RankState {
             presence: Presence::Here,
             alive_ns: NOW - SECOND,
             doing: Doing::Nothing,
             gathered: Position::new(SessionId(1), 10),
             taken: Position::new(SessionId(1), 20),
         };
-        let reader = |host| ReaderFacts {
+        let reader = |host| ReaderState {
             host,
             doing: Doing::Nothing,
             seeking: Doing::Nothing,

@@ -24,7 +24,7 @@ use crate::base::fallback::{Fallback, Wanted};
 use crate::dataset::tier_sources::sources;
 use crate::error::Error;
 use crate::host::Host;
-use crate::store::daemon::{Connection, DataSet, Found, StoreDaemonError, share_bytes};
+use crate::store::daemon::{DataSet, Found, StoreConnection, StoreDaemonError, share_bytes};
 use crate::store::load::{LoadedBytes, load};
 
 /// The files of a data set.
@@ -47,7 +47,7 @@ pub(super) struct Keeping<'a> {
 
 /// A daemon that answers.
 struct Session {
-    connection: Connection,
+    connection: StoreConnection,
     data_set: DataSet,
     /// The last change of a file was long enough ago.
     is_settled: bool,
@@ -65,11 +65,11 @@ pub(super) struct KeptRoom {
 }
 
 /// The share of this node.
-pub(super) struct Share {
+pub(super) struct OwnShare {
     pub(super) memory: OwnedFd,
     pub(super) loaded: LoadedBytes,
     /// While it is open, the daemon holds the share.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<StoreConnection>,
     pub(super) fallback: Option<Fallback>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Keeping<'a> {
     /// Asks for the kept share of a data set.
     pub(super) fn look(source: ShareSource<'a>, caller: &'a dyn Host) -> Result<Self, Error> {
         let mut keeping = Self { source, caller, session: None, problem: None };
-        let connection = keeping.tried(Connection::existing())?.flatten();
+        let connection = keeping.tried(StoreConnection::existing())?.flatten();
         if let Some(connection) = connection
             && let Some((data_set, is_settled)) = keeping.data_set()?
         {
@@ -148,7 +148,7 @@ impl<'a> Keeping<'a> {
     }
 
     /// The share with these chunks, in ascending order; `node` of `nodes` is this one.
-    pub(super) fn share(mut self, chunks: &[u64], (node, nodes): (usize, usize)) -> Result<Share, Error> {
+    pub(super) fn share(mut self, chunks: &[u64], (node, nodes): (usize, usize)) -> Result<OwnShare, Error> {
         if let Some(session) = &mut self.session
             && session.found.as_ref().is_some_and(|found| found.chunks == chunks)
             && let Some(found) = session.found.take()
@@ -156,7 +156,7 @@ impl<'a> Keeping<'a> {
             let kept = chunks.iter().filter_map(|chunk| Some(self.source.map.geometry(*chunk)?.bytes)).sum();
             let connection = self.session.take().map(|session| session.connection);
             let loaded = LoadedBytes { source: 0, kept };
-            return Ok(Share { memory: found.memory, loaded, connection, fallback: None });
+            return Ok(OwnShare { memory: found.memory, loaded, connection, fallback: None });
         }
         self.make_room(share_bytes(chunks.len() as u64))?;
         let mut found = self.session.as_mut().and_then(|session| session.found.take());
@@ -170,7 +170,7 @@ impl<'a> Keeping<'a> {
         }
         let problem = self.problem.take();
         let fallback = problem.map(|problem| Fallback::new(Wanted::KeptShare, problem));
-        Ok(Share { memory, loaded, connection: self.session.map(|session| session.connection), fallback })
+        Ok(OwnShare { memory, loaded, connection: self.session.map(|session| session.connection), fallback })
     }
 
     /// Has the daemon free what a share of this length lacks \[bytes\].

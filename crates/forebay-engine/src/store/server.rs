@@ -8,7 +8,7 @@ use forebay_transport::{Exporter, StoreId, UcxExporter};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::Links;
-use crate::store::daemon::Connection;
+use crate::store::daemon::StoreConnection;
 
 /// Each loader has servers of its own, with one store.
 pub(super) const STORE: StoreId = StoreId(0);
@@ -25,7 +25,7 @@ pub(crate) struct Server {
     /// Ranks of other nodes.
     pub(super) clients: usize,
     /// The connection to the store daemon, which holds the share for it.
-    pub(super) daemon: Mutex<Option<Connection>>,
+    pub(super) daemon: Mutex<Option<StoreConnection>>,
 }
 
 impl Server {

@@ -30,7 +30,7 @@ use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
-use crate::store::keeping::{Keeping, KeptRoom, Share, ShareSource};
+use crate::store::keeping::{Keeping, KeptRoom, OwnShare, ShareSource};
 use crate::store::probe::{self, Probe};
 use crate::store::server::{STORE, Server};
 use crate::store::ucx;
@@ -196,7 +196,8 @@ pub(crate) fn set_up(
         probe: None,
     };
     let chunks = own_chunks(&plan.layout());
-    let Share { memory: share, loaded, connection, fallback } = keeping.share(&chunks, (own_node, nodes))?;
+    let OwnShare { memory: share, loaded, connection, fallback } =
+        keeping.share(&chunks, (own_node, nodes))?;
     (plan.loaded_bytes, plan.kept_bytes) = (loaded.source, loaded.kept);
     plan.is_kept = connection.is_some();
     let daemon = Mutex::new(connection);

@@ -45,7 +45,7 @@ const PROBED_FILES: usize = 4;
 
 /// What a directory is.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum DirectoryKind {
     Like(Format),
     /// Something that is not read.
     Other(&'static str),
@@ -55,13 +55,13 @@ pub(super) enum Kind {
 
 /// Finds out what a directory is; an error where it holds many samples, but not as a format of
 /// directories.
-pub(super) fn detect(path: &Path) -> Result<Kind, Error> {
+pub(super) fn detect(path: &Path) -> Result<DirectoryKind, Error> {
     let entries = Entries::list(path)?;
     if let Some(kind) = entries.kind(path)? {
         return Ok(kind);
     }
     if entries.files.is_empty() && entries.directories.is_empty() {
-        return Ok(Kind::Empty);
+        return Ok(DirectoryKind::Empty);
     }
     // A directory of files that each hold many samples is rather a data set of these. Files beside
     // directories are no samples: only the first one is looked at.
@@ -91,7 +91,7 @@ pub(super) fn detect(path: &Path) -> Result<Kind, Error> {
         let may_be_samples = entries.directories.len() > 1;
         refuse_many(path, Path::new(name), may_be_samples, 1)?;
     }
-    Ok(Kind::Like(Format::Folder))
+    Ok(DirectoryKind::Like(Format::Folder))
 }
 
 /// Refuses a folder for what is in a directory of it.
@@ -100,8 +100,10 @@ fn refuse_many(folder: &Path, name: &Path, arrays_may_be: bool, depth: usize) ->
     // A directory that cannot be listed is named by the scan.
     let Ok(entries) = Entries::list(&path) else { return Ok(()) };
     match entries.kind(&path) {
-        Ok(Some(Kind::Like(format))) => return Err(foreign::refuse(folder, name, Foreign::of_many(format))),
-        Ok(Some(Kind::Other(what @ (ZARR_ARRAY | DELTA_TABLE)))) => {
+        Ok(Some(DirectoryKind::Like(format))) => {
+            return Err(foreign::refuse(folder, name, Foreign::of_many(format)));
+        }
+        Ok(Some(DirectoryKind::Other(what @ (ZARR_ARRAY | DELTA_TABLE)))) => {
             return Err(foreign::refuse_unread(&path, what));
         }
         // Some other index.json may be a sample.
@@ -173,15 +175,15 @@ impl Entries {
     }
 
     /// What the files with marks say.
-    fn kind(&self, path: &Path) -> Result<Option<Kind>, Error> {
+    fn kind(&self, path: &Path) -> Result<Option<DirectoryKind>, Error> {
         if LMDB.iter().any(|name| self.has(path, name)) {
-            return Ok(Some(Kind::Like(Format::Lmdb)));
+            return Ok(Some(DirectoryKind::Like(Format::Lmdb)));
         }
         if ZARR.iter().any(|name| self.has(path, name)) {
-            return Ok(Some(Kind::Other(ZARR_ARRAY)));
+            return Ok(Some(DirectoryKind::Other(ZARR_ARRAY)));
         }
         if self.has(path, DELTA) {
-            return Ok(Some(Kind::Other(
+            return Ok(Some(DirectoryKind::Other(
                 "a table of Delta Lake: DeltaTable.to_pyarrow_table() has its latest version",
             )));
         }
@@ -189,10 +191,10 @@ impl Entries {
             return Ok(None);
         }
         let found = index_json::format(path)?;
-        Ok(Some(
-            found
-                .map_or(Kind::Other("a directory with an index.json of neither MDS nor LitData"), Kind::Like),
-        ))
+        Ok(Some(found.map_or(
+            DirectoryKind::Other("a directory with an index.json of neither MDS nor LitData"),
+            DirectoryKind::Like,
+        )))
     }
 
     /// The first file, or the first whose name is as asked for, if it is of a format; and that

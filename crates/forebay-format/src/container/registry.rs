@@ -108,9 +108,9 @@ fn unsupported(path: &Path, found: String, hint: String) -> Error {
 /// The format of a directory; `None` for one without entries.
 fn directory(path: &Path) -> Result<Option<Format>, Error> {
     match directory::detect(path)? {
-        directory::Kind::Like(format) => Ok(Some(format)),
-        directory::Kind::Other(name) => Err(refused(path, format!("it looks like {name}"))),
-        directory::Kind::Empty => Ok(None),
+        directory::DirectoryKind::Like(format) => Ok(Some(format)),
+        directory::DirectoryKind::Other(name) => Err(refused(path, format!("it looks like {name}"))),
+        directory::DirectoryKind::Empty => Ok(None),
     }
 }
 

@@ -68,7 +68,7 @@ pub enum Kind {
 
 /// Where a field stands in the file, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SidecarLocation {
+pub struct FieldPlace {
     pub name: &'static str,
     pub offset: usize,
     pub bytes: usize,
@@ -81,12 +81,12 @@ pub struct Unit {
     pub page: u64,
     pub pages: u64,
     /// Fields of the page header, the pointers and the nodes.
-    pub places: Vec<SidecarLocation>,
+    pub places: Vec<FieldPlace>,
 }
 
 impl Unit {
     /// The `index`th place of that name.
-    pub fn place(&self, name: &str, index: usize) -> SidecarLocation {
+    pub fn place(&self, name: &str, index: usize) -> FieldPlace {
         *self.places.iter().filter(|place| place.name == name).nth(index).expect("a place of that name")
     }
 }
@@ -98,20 +98,20 @@ pub struct Image {
     pub bytes: Vec<u8>,
     pub units: Vec<Unit>,
     /// Fields of the meta page of the last transaction, then of the one before.
-    pub metas: [Vec<SidecarLocation>; 2],
+    pub metas: [Vec<FieldPlace>; 2],
     pub root: u64,
 }
 
 impl Image {
-    pub fn get(&self, place: SidecarLocation) -> u64 {
+    pub fn get(&self, place: FieldPlace) -> u64 {
         get(self.spec.dialect, &self.bytes, place)
     }
 
-    pub fn set(&mut self, place: SidecarLocation, value: u64) {
+    pub fn set(&mut self, place: FieldPlace, value: u64) {
         put(self.spec.dialect, &mut self.bytes, place.offset, place.bytes, value);
     }
 
-    pub fn meta(&self, name: &str) -> SidecarLocation {
+    pub fn meta(&self, name: &str) -> FieldPlace {
         *self.metas[0].iter().find(|place| place.name == name).expect("a place of that name")
     }
 
@@ -120,7 +120,7 @@ impl Image {
     }
 }
 
-pub fn get(dialect: Dialect, bytes: &[u8], place: SidecarLocation) -> u64 {
+pub fn get(dialect: Dialect, bytes: &[u8], place: FieldPlace) -> u64 {
     let raw = &bytes[place.offset..place.offset + place.bytes];
     let fold = |value: u64, byte: &u8| (value << 8) | u64::from(*byte);
     match dialect.byte_order {
@@ -373,7 +373,7 @@ impl Spec {
                         writer.field("child high", at + 4, 2, child >> 32);
                         writer.field("branch key length", at + 6, 2, key.len() as u64);
                         writer.bytes[at + 8..at + 8 + key.len()].copy_from_slice(key);
-                        writer.places.push(SidecarLocation {
+                        writer.places.push(FieldPlace {
                             name: "branch key",
                             offset: at + 8,
                             bytes: key.len(),
@@ -396,7 +396,7 @@ impl Spec {
                         writer.field("flags", at + 4, 2, flags);
                         writer.field("key length", at + 6, 2, key.len() as u64);
                         writer.bytes[at + 8..at + 8 + key.len()].copy_from_slice(key);
-                        writer.places.push(SidecarLocation { name: "key", offset: at + 8, bytes: key.len() });
+                        writer.places.push(FieldPlace { name: "key", offset: at + 8, bytes: key.len() });
                         let at = at + 8 + if self.is_new() { even(key.len()) } else { key.len() };
                         match payload {
                             Payload::Inline(value) => {
@@ -444,7 +444,7 @@ impl Spec {
         last_page: u64,
         main: &Tree,
         root: u64,
-    ) -> Vec<SidecarLocation> {
+    ) -> Vec<FieldPlace> {
         let number = transaction & 1;
         let start = number as usize * self.page_bytes as usize;
         let (word, header) = (self.word(), self.header());
@@ -483,13 +483,13 @@ impl Spec {
 struct Writer<'a> {
     spec: &'a Spec,
     bytes: &'a mut [u8],
-    places: &'a mut Vec<SidecarLocation>,
+    places: &'a mut Vec<FieldPlace>,
 }
 
 impl Writer<'_> {
     fn field(&mut self, name: &'static str, offset: usize, length: usize, value: u64) {
         put(self.spec.dialect, self.bytes, offset, length, value);
-        self.places.push(SidecarLocation { name, offset, bytes: length });
+        self.places.push(FieldPlace { name, offset, bytes: length });
     }
 
     fn word(&mut self, name: &'static str, offset: usize, value: u64) {

@@ -10,7 +10,7 @@
 use super::sizing::{BudgetTooSmall, RegionSizes};
 use super::tiers::gap_bytes_of_shares;
 use super::{Budget, DataFacts, ReadOptions, Readers, Settings, StorageFacts, decide};
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 
 /// Divisor of the budget for values that are retained from the index build: the loader needs the
 /// rest.
@@ -85,10 +85,10 @@ pub fn decide_job(
 /// Whether the nodes share the data set out: for an order that depends on it, or an in-memory
 /// store. Only `opportunistic` needs it on a single node.
 #[must_use]
-pub fn needs_shares(kind: Kind, has_store: bool, is_single_node: bool) -> bool {
+pub fn needs_shares(kind: OrderKind, has_store: bool, is_single_node: bool) -> bool {
     match kind {
-        Kind::Opportunistic { .. } => true,
-        Kind::LocalShuffle { .. } => !is_single_node,
+        OrderKind::Opportunistic { .. } => true,
+        OrderKind::LocalShuffle { .. } => !is_single_node,
         _ => has_store && !is_single_node,
     }
 }
@@ -135,7 +135,7 @@ mod tests {
             memory_bytes: 64 << 30,
         };
         let order = Order::new(OrderSpec {
-            kind: Kind::Shuffle,
+            kind: OrderKind::Shuffle,
             last_batch: LastBatch::Fill,
             seed: 0,
             samples,
@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn the_data_set_is_shared_out_where_order_or_store_depend_on_it() {
-        let streamed = Kind::Opportunistic { window: 1 };
-        let local = Kind::LocalShuffle { steps: 4 };
+        let streamed = OrderKind::Opportunistic { window: 1 };
+        let local = OrderKind::LocalShuffle { steps: 4 };
         for (kind, has_store, is_single_node, expected) in [
-            (Kind::Shuffle, false, false, false),
-            (Kind::Shuffle, true, false, true),
-            (Kind::Shuffle, true, true, false),
+            (OrderKind::Shuffle, false, false, false),
+            (OrderKind::Shuffle, true, false, true),
+            (OrderKind::Shuffle, true, true, false),
             (local, false, false, true),
             (local, false, true, false),
             (streamed, false, true, true),

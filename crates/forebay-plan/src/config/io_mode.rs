@@ -6,7 +6,7 @@ use super::facts::{
     AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
 };
 use super::{KIB, MIB};
-use crate::order::Kind;
+use crate::order::OrderKind;
 
 /// Maximum number of readers of a node.
 pub const MAX_READERS: u32 = 64;
@@ -188,11 +188,16 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
 }
 
 /// Whether contiguous data lies on other nodes, and readers may prefetch their blocks.
-fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
+fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: OrderKind) -> bool {
     // Steps of a forward walk, groups and units are pieces of a file, unless every sample is a
     // file.
-    let is_piecewise =
-        matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. } | Kind::Opportunistic { .. });
+    let is_piecewise = matches!(
+        kind,
+        OrderKind::Sequential
+            | OrderKind::Contiguous
+            | OrderKind::Group { .. }
+            | OrderKind::Opportunistic { .. }
+    );
     let in_pieces = !data.has_sample_files && is_piecewise;
     in_pieces
         && source.traits().reads_in_pieces
@@ -204,8 +209,8 @@ fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Ki
 /// Whether ranks take samples from the memory of nodes, and read only what fits nowhere.
 ///
 /// In the order `opportunistic` readers stream samples for all ranks of the node.
-fn takes_from_memory(options: &ReadOptions, kind: Kind) -> bool {
-    options.store && !matches!(kind, Kind::Opportunistic { .. })
+fn takes_from_memory(options: &ReadOptions, kind: OrderKind) -> bool {
+    options.store && !matches!(kind, OrderKind::Opportunistic { .. })
 }
 
 /// Whether reads should bypass the page cache, if the file system supports it.
@@ -220,7 +225,7 @@ pub fn wants_direct(
     options: &ReadOptions,
     data: &DataFacts,
     source: Level,
-    kind: Kind,
+    kind: OrderKind,
     is_resident: bool,
     memory_bytes: u64,
 ) -> bool {
@@ -240,7 +245,7 @@ impl IoChoice {
         options: &ReadOptions,
         data: &DataFacts,
         storage: &StorageFacts,
-        kind: Kind,
+        kind: OrderKind,
         step_bytes: u64,
     ) -> Self {
         let resident = storage.mapping == Mapping::Resident;
@@ -296,10 +301,12 @@ impl IoChoice {
         };
         let segment_bytes = match (options.coalesce, kind) {
             (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(MIN_SEGMENT_BYTES),
-            (None, Kind::Contiguous) if storage.source == Level::Network => source.contiguous_segment_bytes,
+            (None, OrderKind::Contiguous) if storage.source == Level::Network => {
+                source.contiguous_segment_bytes
+            }
             (None, _) if coalesces && roots => COALESCED_SEGMENT_BYTES,
-            (None, Kind::Contiguous) => source.contiguous_segment_bytes,
-            (None, Kind::Sequential) => source.sequential_segment_bytes,
+            (None, OrderKind::Contiguous) => source.contiguous_segment_bytes,
+            (None, OrderKind::Sequential) => source.sequential_segment_bytes,
             (None, _) => SEGMENT_BYTES,
         };
         Self {
@@ -321,7 +328,7 @@ impl IoChoice {
             gap_bytes: match mode {
                 _ if roots => ROOT_GAP_BYTES,
                 // Between units lie those that are resident, or in other windows.
-                _ if matches!(kind, Kind::Opportunistic { .. }) => Level::PageCache.traits().gap_bytes,
+                _ if matches!(kind, OrderKind::Opportunistic { .. }) => Level::PageCache.traits().gap_bytes,
                 _ if resident => Level::PageCache.traits().gap_bytes,
                 _ => source.gap_bytes,
             },
@@ -339,7 +346,7 @@ impl IoChoice {
 mod tests {
     use super::*;
 
-    const GROUP: Kind = Kind::Group { samples: 8, window: 4 };
+    const GROUP: OrderKind = OrderKind::Group { samples: 8, window: 4 };
 
     fn data() -> DataFacts {
         DataFacts {
@@ -371,7 +378,7 @@ mod tests {
         ReadOptions::new(4)
     }
 
-    fn choose(options: ReadOptions, data: DataFacts, storage: StorageFacts, kind: Kind) -> IoChoice {
+    fn choose(options: ReadOptions, data: DataFacts, storage: StorageFacts, kind: OrderKind) -> IoChoice {
         IoChoice::new(&options, &data, &storage, kind, 2 * MIB)
     }
 
@@ -418,13 +425,13 @@ mod tests {
             ),
             (ReadOptions { locate: Locate::Handoff, ..mmap }, data(), LOCAL, CursorWalk { roots: true }, 1),
         ] {
-            let choice = choose(options, data, storage, Kind::Sequential);
+            let choice = choose(options, data, storage, OrderKind::Sequential);
             assert_eq!((choice.mode, choice.readers), (expected, readers), "{options:?} {storage:?}");
             let locating = if expected == (CursorWalk { roots: true }) { readers } else { 0 };
             assert_eq!(choice.locating_roots, locating, "{options:?}");
         }
         let handoff = ReadOptions { locate: Locate::Handoff, readers: Some(Readers::Count(3)), ..mmap };
-        let choice = choose(handoff, data(), LOCAL, Kind::Sequential);
+        let choice = choose(handoff, data(), LOCAL, OrderKind::Sequential);
         assert_eq!((choice.readers, choice.locating_roots), (3, 1));
     }
 
@@ -435,17 +442,17 @@ mod tests {
         let eight = ReadOptions { readers: Some(Readers::Count(8)), ..options() };
         let steps = ReadOptions { coalesce: Some(2), ..options() };
         for (name, options, data, storage, kind, announces, readers, read, segment) in [
-            ("sequential", options(), data(), NETWORK, Kind::Sequential, true, 4, 8, 16),
-            ("contiguous", options(), data(), NETWORK, Kind::Contiguous, true, 4, 8, 64),
+            ("sequential", options(), data(), NETWORK, OrderKind::Sequential, true, 4, 8, 16),
+            ("contiguous", options(), data(), NETWORK, OrderKind::Contiguous, true, 4, 8, 64),
             ("group", options(), data(), NETWORK, GROUP, true, 4, 8, 16),
-            ("shuffle", options(), data(), NETWORK, Kind::Shuffle, false, 8, 1, 16),
+            ("shuffle", options(), data(), NETWORK, OrderKind::Shuffle, false, 8, 1, 16),
             ("coded", options(), coded, NETWORK, GROUP, true, 8, 1, 16),
-            ("coded shuffle", options(), coded, NETWORK, Kind::Shuffle, false, 8, 1, 16),
+            ("coded shuffle", options(), coded, NETWORK, OrderKind::Shuffle, false, 8, 1, 16),
             ("files", options(), files, NETWORK, GROUP, false, 32, 1, 16),
             ("readers=8", eight, data(), NETWORK, GROUP, false, 8, 1, 16),
-            ("coalesce=2", steps, data(), NETWORK, Kind::Sequential, false, 8, 1, 4),
-            ("local", options(), data(), LOCAL, Kind::Sequential, false, 2, 1, 4),
-            ("local contiguous", options(), data(), LOCAL, Kind::Contiguous, false, 2, 1, 4),
+            ("coalesce=2", steps, data(), NETWORK, OrderKind::Sequential, false, 8, 1, 4),
+            ("local", options(), data(), LOCAL, OrderKind::Sequential, false, 2, 1, 4),
+            ("local contiguous", options(), data(), LOCAL, OrderKind::Contiguous, false, 2, 1, 4),
             ("local group", options(), data(), LOCAL, GROUP, false, 2, 1, 16),
             ("local files", options(), files, LOCAL, GROUP, false, 2, 1, 16),
         ] {
@@ -485,24 +492,24 @@ mod tests {
         let store = ReadOptions { store: true, ..options() };
         let store_around = ReadOptions { direct: Some(true), ..store };
         for (name, options, data, storage, kind, direct, access) in [
-            ("shuffle", options(), large, NETWORK, Kind::Shuffle, true, IoUring),
-            ("store", store, large, NETWORK, Kind::Shuffle, false, Auto),
-            ("store, direct=True", store_around, large, NETWORK, Kind::Shuffle, true, IoUring),
-            ("without io_uring", options(), large, no_ring, Kind::Shuffle, true, Auto),
-            ("refused", options(), large, refused, Kind::Shuffle, false, Auto),
-            ("small", options(), data(), NETWORK, Kind::Shuffle, false, Auto),
-            ("pread", pread, large, NETWORK, Kind::Shuffle, true, Pread),
-            ("mmap", mmap, large, NETWORK, Kind::Shuffle, false, Mmap),
+            ("shuffle", options(), large, NETWORK, OrderKind::Shuffle, true, IoUring),
+            ("store", store, large, NETWORK, OrderKind::Shuffle, false, Auto),
+            ("store, direct=True", store_around, large, NETWORK, OrderKind::Shuffle, true, IoUring),
+            ("without io_uring", options(), large, no_ring, OrderKind::Shuffle, true, Auto),
+            ("refused", options(), large, refused, OrderKind::Shuffle, false, Auto),
+            ("small", options(), data(), NETWORK, OrderKind::Shuffle, false, Auto),
+            ("pread", pread, large, NETWORK, OrderKind::Shuffle, true, Pread),
+            ("mmap", mmap, large, NETWORK, OrderKind::Shuffle, false, Mmap),
             ("files of one sample", options(), files, NETWORK, GROUP, true, IoUring),
             ("readers=8", eight, large, NETWORK, GROUP, true, IoUring),
-            ("coalesce=2", steps, large, NETWORK, Kind::Sequential, true, IoUring),
+            ("coalesce=2", steps, large, NETWORK, OrderKind::Sequential, true, IoUring),
             ("roots", roots, large, NETWORK, GROUP, true, IoUring),
             ("a reader per rank", each, large, NETWORK, GROUP, true, IoUring),
-            ("local", options(), large, LOCAL, Kind::Sequential, true, IoUring),
-            ("resident", options(), large, WARM, Kind::Sequential, false, Auto),
+            ("local", options(), large, LOCAL, OrderKind::Sequential, true, IoUring),
+            ("resident", options(), large, WARM, OrderKind::Sequential, false, Auto),
             // Announced.
-            ("sequential", options(), large, NETWORK, Kind::Sequential, false, Auto),
-            ("contiguous", options(), large, NETWORK, Kind::Contiguous, false, Auto),
+            ("sequential", options(), large, NETWORK, OrderKind::Sequential, false, Auto),
+            ("contiguous", options(), large, NETWORK, OrderKind::Contiguous, false, Auto),
             ("group", options(), large, NETWORK, GROUP, false, Auto),
             ("coded", options(), coded, NETWORK, GROUP, false, Auto),
             ("pread, group", pread, large, NETWORK, GROUP, false, Pread),
@@ -542,8 +549,8 @@ mod tests {
             ("large", options(), large, NETWORK, GROUP, true),
             ("coded", options(), coded, NETWORK, GROUP, true),
             ("small", options(), data(), NETWORK, GROUP, false),
-            ("shuffle", options(), large, NETWORK, Kind::Shuffle, false),
-            ("local", options(), large, LOCAL, Kind::Sequential, false),
+            ("shuffle", options(), large, NETWORK, OrderKind::Shuffle, false),
+            ("local", options(), large, LOCAL, OrderKind::Sequential, false),
             ("direct=True", around, large, NETWORK, GROUP, false),
             ("direct=False keeps them", through, large, NETWORK, GROUP, false),
             ("mmap", mmap, large, NETWORK, GROUP, false),
@@ -565,7 +572,7 @@ mod tests {
             (roots, WARM, 8),
             (roots, NETWORK, 8),
         ] {
-            let choice = choose(options, data(), storage, Kind::Sequential);
+            let choice = choose(options, data(), storage, OrderKind::Sequential);
             assert_eq!(choice.gap_bytes, gap_kib * KIB, "{options:?} {storage:?}");
         }
     }

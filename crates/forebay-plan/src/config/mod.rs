@@ -26,10 +26,12 @@ pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, w
 pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
-pub use self::threads::{GatherFacts, OwnFillFacts, fills_itself, gather_threads, leaves_others_asleep};
+pub use self::threads::{
+    CallerFillFacts, GatherFacts, fills_in_caller, gather_threads, leaves_others_asleep,
+};
 pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering};
 use crate::order::group::default_group;
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 use crate::read::kept_units::UnitFacts;
 use crate::read::plan::IoLimits;
 
@@ -120,7 +122,7 @@ pub fn decide(
     let load = Load { options, data, order, choice: &choice, staged_bytes, step_bytes, control_bytes };
     let sizes = load.fit(budget)?;
     let (group_samples, group_window) = match order.kind() {
-        Kind::Group { samples, window } => (samples, window),
+        OrderKind::Group { samples, window } => (samples, window),
         _ => default_group(data.samples, mean_bytes, data.unit_samples),
     };
     let units = UnitFacts {
@@ -133,7 +135,7 @@ pub fn decide(
     };
     let kept_unit_bytes = units.kept_bytes(order.kind());
     let takes_from_anywhere =
-        matches!(order.kind(), Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Given { .. });
+        matches!(order.kind(), OrderKind::Shuffle | OrderKind::LocalShuffle { .. } | OrderKind::Given { .. });
     let segment_samples = sizes.segment_steps.saturating_mul(step_samples);
     let decode_amplification = if takes_from_anywhere && units.unit_samples > 1 {
         units.amplification(kept_unit_bytes, segment_samples, sizes.region.staging_bytes)

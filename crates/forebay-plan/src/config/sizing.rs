@@ -7,7 +7,7 @@ use super::MIB;
 use super::facts::{DataFacts, ReadOptions};
 use super::io_mode::IoChoice;
 use super::memory::Budget;
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
 /// filled.
@@ -208,12 +208,12 @@ impl Load<'_> {
             // Nothing is staged: every rank copies from its own mapping.
             return (0, 0);
         }
-        if let Kind::Opportunistic { .. } = order.kind() {
+        if let OrderKind::Opportunistic { .. } = order.kind() {
             let least = self.data.stream_bytes;
             let windows = self.options.prefetch_windows.map_or(2, u64::from).max(2);
             return (least, (least / 2).saturating_mul(windows).max(least));
         }
-        if let Kind::Group { .. } = order.kind() {
+        if let OrderKind::Group { .. } = order.kind() {
             let least = order.min_staging_bytes(self.staged_bytes, self.options.node_ranks);
             let window = (least / (order.lanes() * ranks / order.spec().ranks).max(1)).max(MIB);
             let wanted = match self.options.prefetch_windows {
@@ -272,7 +272,7 @@ mod tests {
     const RANKS: u64 = 4;
     const RECORD_BYTES: u64 = 100 << 10;
     const SAMPLES: u64 = 100_000;
-    const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
+    const GROUP: OrderKind = OrderKind::Group { samples: 16, window: 4 };
     /// Of a region with 100 blocks.
     const CONTROL_BYTES: u64 = 4096;
 
@@ -295,7 +295,7 @@ mod tests {
     /// Decides for a cold data set on a file system of other nodes; resident ones are local.
     fn decided(
         options: &ReadOptions,
-        kind: Kind,
+        kind: OrderKind,
         resident: bool,
         budget: &Budget,
     ) -> Result<Settings, BudgetTooSmall> {
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_large_budget_holds_four_segments_and_eight_small_buffers() {
         // A step of the node takes 64 records, 6.25 MiB; a segment of 16 MiB has 2 of them.
-        let settings = decided(&options(), Kind::Sequential, false, &budget(4096)).unwrap();
+        let settings = decided(&options(), OrderKind::Sequential, false, &budget(4096)).unwrap();
         let region = &settings.region;
         assert_eq!((region.staging_bytes, region.buffers, region.readers), (64 * MIB, 8, 4));
         assert_eq!((settings.first_segment_steps, settings.segment_steps), (1, 2));
@@ -366,10 +366,10 @@ mod tests {
     #[test]
     fn a_budget_that_is_just_large_enough_works_and_one_byte_less_does_not() {
         for (kind, options) in [
-            (Kind::Sequential, options()),
-            (Kind::Contiguous, options()),
+            (OrderKind::Sequential, options()),
+            (OrderKind::Contiguous, options()),
             (GROUP, options()),
-            (Kind::Shuffle, ReadOptions { coalesce: Some(4), ..options() }),
+            (OrderKind::Shuffle, ReadOptions { coalesce: Some(4), ..options() }),
             (GROUP, ReadOptions { prefetch_windows: Some(3), ..options() }),
             (GROUP, ReadOptions { batch_buffers: Some(3), ..options() }),
             (GROUP, ReadOptions { decode_threads: 16, ..options() }),
@@ -388,7 +388,7 @@ mod tests {
     fn whatever_the_budget_the_region_fits_into_it() {
         for mib in (10..400).step_by(7) {
             let budget = budget(mib);
-            for kind in [Kind::Sequential, Kind::Contiguous, GROUP, Kind::Shuffle] {
+            for kind in [OrderKind::Sequential, OrderKind::Contiguous, GROUP, OrderKind::Shuffle] {
                 match decided(&options(), kind, false, &budget) {
                     Ok(settings) => {
                         assert!(settings.region_bytes <= mib * MIB, "{kind} in {mib} MiB: {settings:?}");
@@ -421,7 +421,7 @@ mod tests {
             (cursor, false, false, false),
             (roots, false, true, true),
         ] {
-            let settings = decided(&options, Kind::Sequential, resident, &budget(4096)).unwrap();
+            let settings = decided(&options, OrderKind::Sequential, resident, &budget(4096)).unwrap();
             let region = &settings.region;
             assert_eq!(
                 (region.location_steps > 0, region.blocks > 0, region.staging_bytes > 0),

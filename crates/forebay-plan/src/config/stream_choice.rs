@@ -2,7 +2,7 @@
 //! window with which the order is random enough, within the memory of all nodes.
 
 use crate::nodes::shares::NodeShares;
-use crate::order::{Kind, Order, OrderError};
+use crate::order::{Order, OrderError, OrderKind};
 use crate::stream::memory::{NodeMemory, StreamMemory};
 
 /// Order entropy that the window reaches where the user gives no bound, if memory allows it: the
@@ -115,7 +115,7 @@ impl WindowFacts<'_> {
                 found => self.with(found.map_err(out_of_reach(longest))?),
             },
         };
-        let Kind::Opportunistic { window } = order.kind() else {
+        let OrderKind::Opportunistic { window } = order.kind() else {
             unreachable!("the order {} has no windows", order.kind())
         };
         Ok((order, window))
@@ -159,7 +159,7 @@ mod tests {
     /// `staging_bytes`.
     fn choose(resident: u64, staging_bytes: u64, divides: bool, wish: WindowWish) -> Result<u64, NoWindow> {
         let order = Order::new(OrderSpec {
-            kind: Kind::Opportunistic { window: 1 },
+            kind: OrderKind::Opportunistic { window: 1 },
             last_batch: LastBatch::Fill,
             seed: 0,
             samples: UNITS * UNIT_SAMPLES,
@@ -177,7 +177,7 @@ mod tests {
         let streams = StreamMemory::new(&shares, 16, &bytes, vec![memory; 2], 7);
         let facts = WindowFacts { order: &order, shares: &shares, streams: &streams };
         facts.choose(wish).map(|(order, window)| {
-            assert!(matches!(order.kind(), Kind::Opportunistic { window: found } if found == window));
+            assert!(matches!(order.kind(), OrderKind::Opportunistic { window: found } if found == window));
             window
         })
     }

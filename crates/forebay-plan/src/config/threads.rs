@@ -45,7 +45,7 @@ pub fn gather_threads(facts: &GatherFacts) -> usize {
 /// What decides whether the thread of the script fills the step that it needs next.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts, not a state in disguise")]
-pub struct OwnFillFacts {
+pub struct CallerFillFacts {
     /// Cores that the rank may use.
     pub cores: usize,
     /// Whether the rank copies the step from a mapping.
@@ -60,7 +60,7 @@ pub struct OwnFillFacts {
 /// Whether the thread of the script may fill a step itself: where it shares a core with its gather
 /// thread, and copies from a mapping.
 #[must_use]
-pub fn fills_itself(facts: &OwnFillFacts) -> bool {
+pub fn fills_in_caller(facts: &CallerFillFacts) -> bool {
     facts.cores == 1 && facts.copies && !facts.decodes_or_replaces && facts.takes_signals
 }
 
@@ -101,15 +101,16 @@ mod tests {
 
     #[test]
     fn the_script_fills_batches_itself_where_another_thread_would_only_take_its_core() {
-        let facts = OwnFillFacts { cores: 1, copies: true, decodes_or_replaces: false, takes_signals: true };
+        let facts =
+            CallerFillFacts { cores: 1, copies: true, decodes_or_replaces: false, takes_signals: true };
         for (facts, expected) in [
             (facts, true),
-            (OwnFillFacts { cores: 2, ..facts }, false),
-            (OwnFillFacts { copies: false, ..facts }, false),
-            (OwnFillFacts { decodes_or_replaces: true, ..facts }, false),
-            (OwnFillFacts { takes_signals: false, ..facts }, false),
+            (CallerFillFacts { cores: 2, ..facts }, false),
+            (CallerFillFacts { copies: false, ..facts }, false),
+            (CallerFillFacts { decodes_or_replaces: true, ..facts }, false),
+            (CallerFillFacts { takes_signals: false, ..facts }, false),
         ] {
-            assert_eq!(fills_itself(&facts), expected, "{facts:?}");
+            assert_eq!(fills_in_caller(&facts), expected, "{facts:?}");
         }
     }
 

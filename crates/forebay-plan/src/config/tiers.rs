@@ -5,7 +5,7 @@ use forebay_types::{CHUNK_BYTES, Located, PIECE_BYTES, Piece, SampleId, SamplePl
 
 use super::Settings;
 use crate::order::mixture::Stop;
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 use crate::tier::copies::Copies;
 use crate::tier::forecast::{EpochBytes, TierForecast, TierLevel};
 use crate::tier::node_reads::NodeReads;
@@ -143,9 +143,9 @@ fn alignment_of_runs<P: SamplePlaces>(order: &Order, places: &P) -> u64 {
     const LARGEST_ALIGNMENT: u64 = 1 << 32;
     let run_samples = match order.kind() {
         // Groups of later sources begin after any number of samples.
-        Kind::Group { .. } if order.mixture().is_some() => return 1,
-        Kind::Group { samples, .. } => samples.max(1),
-        Kind::Shuffle => 1,
+        OrderKind::Group { .. } if order.mixture().is_some() => return 1,
+        OrderKind::Group { samples, .. } => samples.max(1),
+        OrderKind::Shuffle => 1,
         _ => return 1,
     };
     let runs = places.samples().div_ceil(run_samples);
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    fn order(kind: Kind, samples: u64, ranks: u64) -> Order {
+    fn order(kind: OrderKind, samples: u64, ranks: u64) -> Order {
         let last_batch = LastBatch::Fill;
         Order::new(OrderSpec { kind, last_batch, seed: 0, samples, batch: 16, ranks, lanes: None }).unwrap()
     }
@@ -268,7 +268,7 @@ mod tests {
             (4, None, false, None, Copies::Off(NoCopies::CostMore { pays_from: Some(2) })),
             (4, Some(9), false, None, Copies::Pieces),
         ] {
-            let order = order(Kind::Shuffle, records.samples, nodes);
+            let order = order(OrderKind::Shuffle, records.samples, nodes);
             let facts = TieringFacts {
                 order: &order,
                 settings: &settings(&order, &records),
@@ -316,16 +316,16 @@ mod tests {
 
     #[test]
     fn runs_are_aligned_as_their_samples_are() {
-        let group = |samples| Kind::Group { samples, window: 4 };
+        let group = |samples| OrderKind::Group { samples, window: 4 };
         for (kind, header, bytes, expected) in [
-            (Kind::Shuffle, 0, 4096, 4096),
-            (Kind::Shuffle, 512, 4096, 512),
-            (Kind::Shuffle, 1, 4096, 1),
-            (Kind::Shuffle, 0, 3 << 10, 1 << 10),
+            (OrderKind::Shuffle, 0, 4096, 4096),
+            (OrderKind::Shuffle, 512, 4096, 512),
+            (OrderKind::Shuffle, 1, 4096, 1),
+            (OrderKind::Shuffle, 0, 3 << 10, 1 << 10),
             (group(16), 0, 4096, 64 << 10),
             (group(3), 0, 4096, 4096),
-            (Kind::Sequential, 0, 4096, 1),
-            (Kind::Contiguous, 0, 4096, 1),
+            (OrderKind::Sequential, 0, 4096, 1),
+            (OrderKind::Contiguous, 0, 4096, 1),
         ] {
             let records = Records { samples: 1000, header, bytes };
             let found = alignment_of_runs(&order(kind, records.samples, 1), &records);

@@ -22,7 +22,7 @@ pub use self::strategy::{Auto, AutoNumber, OnLost, Stagger, StoreSize, StrategyC
 use self::strategy::{FROM_MEMORY, quoted};
 pub use self::tiers::{TierOptions, TierSpec};
 use crate::config::{Locate, ReadOptions};
-use crate::{Kind, LastBatch, Mixture, Order, OrderError, OrderSpec};
+use crate::{LastBatch, Mixture, Order, OrderError, OrderKind, OrderSpec};
 
 /// Values that contradict a rule or each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +149,7 @@ impl LoaderOptions {
     fn check_order(&self) -> Result<(), OptionError> {
         let wrong = |message: String, hint: &str| Err(OptionError::new(message, hint));
         let kind = self.kind(1, 1, 1);
-        if self.strategy.locate == Locate::Handoff && kind != Kind::Sequential {
+        if self.strategy.locate == Locate::Handoff && kind != OrderKind::Sequential {
             return wrong(
                 format!(
                     "the strategy finds samples by a cursor that is handed on, and the order is {}",
@@ -158,7 +158,7 @@ impl LoaderOptions {
                 "a cursor that goes from node to node passes through the file once for all, so it takes order=\"sequential\"",
             );
         }
-        if matches!(kind, Kind::Opportunistic { .. }) {
+        if matches!(kind, OrderKind::Opportunistic { .. }) {
             if self.strategy.store.is_none() {
                 return wrong(
                     "order opportunistic: it needs a store, which holds what nodes keep in memory".into(),
@@ -179,7 +179,7 @@ impl LoaderOptions {
                 "leave one of the two out; only order=\"opportunistic\" has readers beside a store",
             );
         }
-        let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
+        let forward = matches!(kind, OrderKind::Sequential | OrderKind::Contiguous);
         if self.strategy.locate.walks() && !forward {
             return wrong(
                 format!("the strategy finds samples by a cursor, and the order is {}", kind.name()),
@@ -211,20 +211,22 @@ impl LoaderOptions {
     /// The kind of order; `samples` and `window` stand in for what the user left open. The data set
     /// has `total` samples.
     #[must_use]
-    pub fn kind(&self, total: u64, samples: u64, window: u64) -> Kind {
+    pub fn kind(&self, total: u64, samples: u64, window: u64) -> OrderKind {
         let order = &self.order;
         match order.kind {
-            OrderName::Sequential => Kind::Sequential,
-            OrderName::Contiguous => Kind::Contiguous,
-            OrderName::Shuffle => Kind::Shuffle,
-            OrderName::LocalShuffle => Kind::LocalShuffle { steps: order.steps.unwrap_or(1) },
+            OrderName::Sequential => OrderKind::Sequential,
+            OrderName::Contiguous => OrderKind::Contiguous,
+            OrderName::Shuffle => OrderKind::Shuffle,
+            OrderName::LocalShuffle => OrderKind::LocalShuffle { steps: order.steps.unwrap_or(1) },
             // Without a window, it follows from what the nodes keep.
-            OrderName::Opportunistic => Kind::Opportunistic { window: order.window.unwrap_or(1) },
-            OrderName::Group => Kind::Group {
+            OrderName::Opportunistic => OrderKind::Opportunistic { window: order.window.unwrap_or(1) },
+            OrderName::Group => OrderKind::Group {
                 samples: order.samples.unwrap_or(samples),
                 window: order.window.unwrap_or(window),
             },
-            OrderName::Given => Kind::Given { among: order.samples.map(|_| total), repeats: order.repeats },
+            OrderName::Given => {
+                OrderKind::Given { among: order.samples.map(|_| total), repeats: order.repeats }
+            }
         }
     }
 
@@ -241,7 +243,7 @@ impl LoaderOptions {
         lanes: Option<u64>,
     ) -> Result<Order, OptionError> {
         let kind = self.kind(samples, group_samples, group_window);
-        let of_epoch = self.order.samples.filter(|_| matches!(kind, Kind::Given { .. }));
+        let of_epoch = self.order.samples.filter(|_| matches!(kind, OrderKind::Given { .. }));
         let spec = OrderSpec {
             kind,
             last_batch: self.last_batch,
@@ -352,13 +354,13 @@ mod tests {
             options(|values| values["order"] = order).unwrap().order(1000, 32, 4, None).unwrap()
         };
         for (given, kind) in [
-            (json!({"kind": "group"}), Kind::Group { samples: 32, window: 4 }),
-            (json!({"kind": "group", "samples": 8}), Kind::Group { samples: 8, window: 4 }),
-            (json!({"kind": "local-shuffle"}), Kind::LocalShuffle { steps: 1 }),
-            (json!({"kind": "given"}), Kind::Given { among: None, repeats: false }),
+            (json!({"kind": "group"}), OrderKind::Group { samples: 32, window: 4 }),
+            (json!({"kind": "group", "samples": 8}), OrderKind::Group { samples: 8, window: 4 }),
+            (json!({"kind": "local-shuffle"}), OrderKind::LocalShuffle { steps: 1 }),
+            (json!({"kind": "given"}), OrderKind::Given { among: None, repeats: false }),
             (
                 json!({"kind": "given", "samples": 2000, "repeats": true}),
-                Kind::Given { among: Some(1000), repeats: true },
+                OrderKind::Given { among: Some(1000), repeats: true },
             ),
         ] {
             assert_eq!(order(given).kind(), kind);

@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::order::group::{MIN_GROUPS, WINDOW_GROUPS};
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 
 /// The condition epochs < N/n with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl Convergence {
     #[must_use]
     pub fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
         let shape = order.shape().filter(|_| order.mixture().is_none())?;
-        let Kind::Group { samples: group, window } = order.kind() else { return None };
+        let OrderKind::Group { samples: group, window } = order.kind() else { return None };
         let is_full_shuffle = group == 1 || (shape.lanes == 1 && shape.window >= shape.samples);
         if is_full_shuffle {
             return None;

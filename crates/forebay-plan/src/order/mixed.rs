@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
 
-use super::{KeptPermutations, Kind, LastBatch, MAX_SAMPLES, Order, OrderError, OrderSpec};
+use super::{LastBatch, MAX_SAMPLES, Order, OrderError, OrderKind, OrderSpec, PermutationCache};
 use crate::order::group::Shape;
 use crate::order::mixture::{Draws, LaneDraws, Mixture, WindowDraws};
 
@@ -16,7 +16,7 @@ impl Order {
     /// As [`Order::new`]; a kind or an end of an epoch that mixtures do not have; a source that is
     /// too small for one step.
     pub fn mixed(spec: OrderSpec, mixture: Mixture) -> Result<Self, OrderError> {
-        if !matches!(spec.kind, Kind::Sequential | Kind::Shuffle | Kind::Group { .. }) {
+        if !matches!(spec.kind, OrderKind::Sequential | OrderKind::Shuffle | OrderKind::Group { .. }) {
             return Err(OrderError::MixtureKind { kind: spec.kind.name() });
         }
         if spec.last_batch == LastBatch::Carry {
@@ -40,12 +40,12 @@ impl Order {
 
     /// The draws of an epoch of a mixture without lanes.
     pub(crate) fn draws(&self, mixture: &Mixture, epoch: u64) -> Draws {
-        Draws::new(mixture, self.spec.seed, epoch, self.spec.kind == Kind::Shuffle)
+        Draws::new(mixture, self.spec.seed, epoch, self.spec.kind == OrderKind::Shuffle)
     }
 
     /// The draws of a lane in an epoch of a mixture in the order `group`.
     pub(crate) fn lane_draws<'a>(&self, mixture: &'a Mixture, lane: u64, epoch: u64) -> LaneDraws<'a> {
-        let Kind::Group { samples, .. } = self.spec.kind else {
+        let OrderKind::Group { samples, .. } = self.spec.kind else {
             unreachable!("only the order group has lanes to choose")
         };
         LaneDraws::new(mixture, (lane, self.lanes), samples, self.spec.seed, epoch)
@@ -58,7 +58,7 @@ impl Order {
         epoch: u64,
         step: u64,
         rank: Rank,
-        kept: &mut KeptPermutations,
+        kept: &mut PermutationCache,
         out: &mut Vec<SampleId>,
     ) {
         let Some(shape) = &self.shape else {

@@ -40,12 +40,12 @@ pub(crate) mod convergence;
 pub(crate) mod draw_entropy;
 pub(crate) mod error;
 pub(crate) mod group;
-mod kept;
 mod lanes;
 pub(crate) mod local_shuffle;
 mod mixed;
 pub(crate) mod mixture;
 pub(crate) mod opportunistic;
+mod permutation_cache;
 pub(crate) mod shuffle_quality;
 mod smallest_window;
 pub(crate) mod state;
@@ -59,8 +59,8 @@ use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
 pub use self::error::OrderError;
-pub use self::kept::KeptPermutations;
 pub(crate) use self::lanes::list;
+pub use self::permutation_cache::PermutationCache;
 pub(crate) use self::steps::Steps;
 use crate::nodes::shares::NodeShares;
 use crate::order::draw_entropy::DrawEntropy;
@@ -75,7 +75,7 @@ use crate::permutation::{Key, Permutation, Purpose};
 /// Which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum OrderKind {
     /// All ranks together walk the data set from its start.
     Sequential,
     /// Each rank walks its own region.
@@ -108,7 +108,7 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl OrderKind {
     /// Ids given for every epoch, each sample once.
     pub const ALL_GIVEN: Self = Self::Given { among: None, repeats: false };
 
@@ -137,7 +137,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for OrderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Group { samples, window } => write!(f, "group(samples={samples}, window={window})"),
@@ -179,7 +179,7 @@ impl LastBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderSpec {
     /// Which order.
-    pub kind: Kind,
+    pub kind: OrderKind,
     /// What the end of an epoch does.
     pub last_batch: LastBatch,
     /// Seed of everything that is shuffled.
@@ -241,7 +241,7 @@ impl Order {
             return number("the number of samples", spec.samples, "at most 2^62");
         }
         let global_batch = spec.batch * spec.ranks;
-        if spec.last_batch == LastBatch::Carry && spec.kind != Kind::Sequential {
+        if spec.last_batch == LastBatch::Carry && spec.kind != OrderKind::Sequential {
             return Err(OrderError::Carry { kind });
         }
         let steps = Steps::new(spec.last_batch, spec.samples, spec.batch, spec.ranks);
@@ -258,7 +258,7 @@ impl Order {
                 samples: spec.samples,
             });
         }
-        if let Kind::Given { among: Some(among), repeats: false } = spec.kind
+        if let OrderKind::Given { among: Some(among), repeats: false } = spec.kind
             && spec.samples > among
         {
             return number(
@@ -267,7 +267,7 @@ impl Order {
                 "at most the samples of the data set",
             );
         }
-        if let Kind::LocalShuffle { steps: pool } = spec.kind
+        if let OrderKind::LocalShuffle { steps: pool } = spec.kind
             && pool != 1
             && !(1..steps.count).contains(&pool)
         {
@@ -277,12 +277,12 @@ impl Order {
                 "1, or fewer than the steps of an epoch",
             );
         }
-        if let Kind::Opportunistic { window } = spec.kind
+        if let OrderKind::Opportunistic { window } = spec.kind
             && window == 0
         {
             return number("window, the units of a window,", window, "at least 1");
         }
-        let (lanes, shape) = if let Kind::Group { samples, window } = spec.kind {
+        let (lanes, shape) = if let OrderKind::Group { samples, window } = spec.kind {
             if samples == 0 {
                 return number("samples, the size of a group,", samples, "at least 1");
             }
@@ -305,7 +305,7 @@ impl Order {
                 })?;
             (lanes, Some(Shape { samples: spec.samples, group: samples, window: positions, lanes }))
         } else {
-            let lanes = if spec.kind == Kind::Contiguous { spec.ranks } else { global_batch };
+            let lanes = if spec.kind == OrderKind::Contiguous { spec.ranks } else { global_batch };
             if let Some(asked) = spec.lanes.filter(|asked| *asked != lanes) {
                 return Err(OrderError::LanesWithoutGroups { kind, lanes: asked });
             }
@@ -319,7 +319,7 @@ impl Order {
     #[must_use]
     pub fn with_window(self, window: u64) -> Self {
         let kind = match self.spec.kind {
-            Kind::Opportunistic { .. } => Kind::Opportunistic { window: window.max(1) },
+            OrderKind::Opportunistic { .. } => OrderKind::Opportunistic { window: window.max(1) },
             kind => kind,
         };
         Self { spec: OrderSpec { kind, ..self.spec }, nodes: Nodes::Unknown, ..self }
@@ -347,11 +347,11 @@ impl Order {
             assert_eq!((shares.samples(), shares.ranks()), (self.spec.samples, self.spec.ranks));
         };
         let nodes = match self.spec.kind {
-            Kind::LocalShuffle { .. } => {
+            OrderKind::LocalShuffle { .. } => {
                 check(&shares);
                 Nodes::Shares(shares)
             }
-            Kind::Opportunistic { window } => {
+            OrderKind::Opportunistic { window } => {
                 check(&shares);
                 let taken = |rank| self.taken_once(rank);
                 let parts =
@@ -429,7 +429,7 @@ impl Order {
     /// but for `local-shuffle`.
     #[must_use]
     pub fn pool(&self, step: u64) -> Range<u64> {
-        let Kind::LocalShuffle { steps } = self.spec.kind else { return step..step + 1 };
+        let OrderKind::LocalShuffle { steps } = self.spec.kind else { return step..step + 1 };
         let start = step / steps * steps;
         start..(start + steps).min(self.steps.count)
     }
@@ -442,7 +442,7 @@ impl Order {
 
     /// Which order.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> OrderKind {
         self.spec.kind
     }
 
@@ -489,20 +489,20 @@ impl Order {
     #[must_use]
     pub fn quality(&self) -> Quality {
         match self.spec.kind {
-            Kind::Sequential | Kind::Contiguous => Quality::FIXED,
+            OrderKind::Sequential | OrderKind::Contiguous => Quality::FIXED,
             _ if self.mixture.is_some() => Quality::UNKNOWN,
-            Kind::Shuffle => Quality::SHUFFLE,
-            Kind::LocalShuffle { steps } => self
+            OrderKind::Shuffle => Quality::SHUFFLE,
+            OrderKind::LocalShuffle { steps } => self
                 .shares()
                 .filter(|_| steps > 1)
                 .map_or(Quality::SHUFFLE, |shares| Quality::of_pools(shares, self.spec.batch, steps)),
-            Kind::Group { samples, window } => {
+            OrderKind::Group { samples, window } => {
                 Quality::of_groups(self.spec.samples, samples, window, self.lanes, self.global_batch)
             }
-            Kind::Opportunistic { .. } => self
+            OrderKind::Opportunistic { .. } => self
                 .opportunistic()
                 .map_or(Quality::SHUFFLE, |parts| Quality::of_draws(parts, self.global_batch)),
-            Kind::Given { .. } => Quality::UNKNOWN,
+            OrderKind::Given { .. } => Quality::UNKNOWN,
         }
     }
 
@@ -548,13 +548,13 @@ impl Order {
     /// The samples of `rank` in `step` of `epoch`, by slot. THE definition: everything faster must
     /// give the same.
     ///
-    /// Clears `out` first. `given` are the sample ids of the epoch for [`Kind::Given`], checked by
-    /// [`Order::check_given`]; other kinds do not look at them.
+    /// Clears `out` first. `given` are the sample ids of the epoch for [`OrderKind::Given`],
+    /// checked by [`Order::check_given`]; other kinds do not look at them.
     ///
     /// # Panics
-    /// Where the step or the rank does not exist, or [`Kind::Given`] gets no ids or too few.
+    /// Where the step or the rank does not exist, or [`OrderKind::Given`] gets no ids or too few.
     pub fn batch(&self, epoch: u64, step: u64, rank: Rank, given: Option<&[u64]>, out: &mut Vec<SampleId>) {
-        self.batch_keeping(epoch, step, rank, given, &mut KeptPermutations::default(), out);
+        self.batch_keeping(epoch, step, rank, given, &mut PermutationCache::default(), out);
     }
 
     /// [`Order::batch`] for a caller that takes many batches of this order: `kept` is what they
@@ -568,7 +568,7 @@ impl Order {
         step: u64,
         rank: Rank,
         given: Option<&[u64]>,
-        kept: &mut KeptPermutations,
+        kept: &mut PermutationCache,
         out: &mut Vec<SampleId>,
     ) {
         out.clear();
@@ -593,11 +593,11 @@ impl Order {
         let run = self.run(epoch, step, rank);
         let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
         match self.spec.kind {
-            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } => {
+            OrderKind::Shuffle | OrderKind::LocalShuffle { .. } | OrderKind::Opportunistic { .. } => {
                 let permutation = kept.shuffle(epoch, || self.shuffle(epoch));
                 out.extend(positions.map(|position| SampleId(permutation.at(position))));
             }
-            Kind::Given { .. } => {
+            OrderKind::Given { .. } => {
                 let given = given.expect("order given needs the sample ids of the epoch");
                 out.extend(positions.map(|position| SampleId(given[position as usize])));
             }
@@ -611,7 +611,7 @@ impl Order {
         epoch: u64,
         step: u64,
         rank: Rank,
-        kept: &mut KeptPermutations,
+        kept: &mut PermutationCache,
         out: &mut Vec<SampleId>,
     ) {
         let (sequence, mut windows) = kept.windows(shape, self.spec.seed, epoch);
@@ -645,7 +645,7 @@ impl Order {
     pub fn check_given(&self, epoch: u64, ids: &[i64]) -> Result<Vec<u64>, OrderError> {
         let expected = self.spec.samples;
         let (among, repeats) = match self.spec.kind {
-            Kind::Given { among, repeats } => (among, repeats),
+            OrderKind::Given { among, repeats } => (among, repeats),
             _ => (None, false),
         };
         if ids.len() as u64 != expected {
@@ -682,7 +682,7 @@ impl Order {
         let count = ends(rank + 1) - ends(rank) - own;
         // Of the ranks before it, in the same step.
         let before = ends(rank) - starts(rank);
-        let (base, modulus, first) = if kind == Kind::Contiguous {
+        let (base, modulus, first) = if kind == OrderKind::Contiguous {
             let region = share(samples, ranks, rank);
             (region.start, region.end - region.start, own)
         } else if last_batch == LastBatch::Carry {
@@ -815,7 +815,7 @@ impl Order {
         Pool::deal(shares, epoch, steps, samples, |step, rank| self.run(epoch, step, rank).count)
     }
 
-    /// The permutation of an epoch of [`Kind::Shuffle`], and of orders that are it on unknown
+    /// The permutation of an epoch of [`OrderKind::Shuffle`], and of orders that are it on unknown
     /// nodes.
     pub(crate) fn shuffle(&self, epoch: u64) -> Permutation {
         Permutation::new(Key::new(self.spec.seed, Purpose::Samples).with(epoch), self.spec.samples)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Kind, Order, OrderError, OrderSpec};
+use super::{Order, OrderError, OrderKind, OrderSpec};
 use crate::nodes::shares::NodeShares;
 use crate::order::draw_entropy::DrawEntropy;
 
@@ -122,7 +122,7 @@ impl Order {
         shares: &Arc<NodeShares>,
         resident: impl Fn(u64, usize) -> bool,
     ) -> Self {
-        let spec = OrderSpec { kind: Kind::Opportunistic { window }, ..self.spec };
+        let spec = OrderSpec { kind: OrderKind::Opportunistic { window }, ..self.spec };
         let order = Self { spec, ..self.clone() };
         order.with_residents(Arc::clone(shares), |unit| resident(window, unit))
     }

@@ -27,7 +27,7 @@
 
 use std::fmt;
 
-use crate::order::{Kind, Order, Steps, list};
+use crate::order::{Order, OrderKind, Steps, list};
 
 /// Version of states: rises when a constant or a rule of an order changes, so that no run resumes
 /// on another stream unnoticed.
@@ -57,11 +57,11 @@ const KEYS: [&str; 12] = [
 ];
 
 /// The keys that states of some orders have besides.
-fn more_keys(kind: Kind) -> &'static [&'static str] {
+fn more_keys(kind: OrderKind) -> &'static [&'static str] {
     match kind {
-        Kind::LocalShuffle { .. } => &["pool_steps", "node_shares"],
-        Kind::Given { .. } => &["given_samples"],
-        Kind::Opportunistic { .. } => &["stream_window", "streamed_units", "node_residents"],
+        OrderKind::LocalShuffle { .. } => &["pool_steps", "node_shares"],
+        OrderKind::Given { .. } => &["given_samples"],
+        OrderKind::Opportunistic { .. } => &["stream_window", "streamed_units", "node_residents"],
         _ => &[],
     }
 }
@@ -268,7 +268,7 @@ pub struct Resumption {
     /// The step that comes next; that of the end of the epoch after its last one.
     pub step: u64,
     /// The order of the state, with the sizes of its groups or its window.
-    pub kind: Kind,
+    pub kind: OrderKind,
     /// L of the state.
     pub lanes: u64,
 }
@@ -361,7 +361,7 @@ impl OrderState {
         let step = number("step", 0, if may_change { MAX_NUMBER } else { of_state.count })?;
         let step = if may_change { step } else { self.own_step(&of_state, step)? };
         let kind = match self.order.kind() {
-            Kind::Group { .. } => Kind::Group {
+            OrderKind::Group { .. } => OrderKind::Group {
                 samples: number("group_samples", 1, MAX_NUMBER)?,
                 window: number("group_window", 1, MAX_NUMBER)?,
             },
@@ -369,18 +369,18 @@ impl OrderState {
                 for key in ["group_samples", "group_window"] {
                     self.check_same(key, value(key))?;
                 }
-                if let Kind::Given { .. } = kind {
+                if let OrderKind::Given { .. } = kind {
                     self.check_same("given_samples", value("given_samples"))?;
                 }
-                if let Kind::LocalShuffle { steps: pool } = kind {
+                if let OrderKind::LocalShuffle { steps: pool } = kind {
                     self.check_same("pool_steps", value("pool_steps"))?;
                     self.check_pool(step, pool, &value("node_shares"))?;
                 }
-                if let Kind::Opportunistic { window } = kind {
+                if let OrderKind::Opportunistic { window } = kind {
                     let found = number("stream_window", 1, MAX_NUMBER)?;
                     let goes_on =
                         self.check_residents(step, value("streamed_units"), value("node_residents"))?;
-                    Kind::Opportunistic { window: if goes_on { found } else { window } }
+                    OrderKind::Opportunistic { window: if goes_on { found } else { window } }
                 } else {
                     kind
                 }
@@ -398,7 +398,7 @@ impl OrderState {
     /// The value of this loader under a key that is not the position.
     fn own(&self, key: &str) -> StateValue {
         let groups = match self.order.kind() {
-            Kind::Group { samples, window } => Some((samples, window)),
+            OrderKind::Group { samples, window } => Some((samples, window)),
             _ => None,
         };
         let spec = self.order.spec();
@@ -418,11 +418,11 @@ impl OrderState {
                 None => StateValue::None,
             },
             "pool_steps" => match spec.kind {
-                Kind::LocalShuffle { steps } => steps.into(),
+                OrderKind::LocalShuffle { steps } => steps.into(),
                 _ => StateValue::None,
             },
             "given_samples" => match spec.kind {
-                Kind::Given { .. } => spec.samples.into(),
+                OrderKind::Given { .. } => spec.samples.into(),
                 _ => StateValue::None,
             },
             "node_shares" => match self.order.shares() {
@@ -430,7 +430,7 @@ impl OrderState {
                 None => StateValue::None,
             },
             "stream_window" => match spec.kind {
-                Kind::Opportunistic { window } => window.into(),
+                OrderKind::Opportunistic { window } => window.into(),
                 _ => StateValue::None,
             },
             "streamed_units" => {
@@ -531,7 +531,7 @@ impl OrderState {
                 found: lanes.into(),
             });
         }
-        if spec.kind == Kind::Contiguous && lanes != ranks {
+        if spec.kind == OrderKind::Contiguous && lanes != ranks {
             let hint = format!(
                 "resume on {lanes} ranks; the orders sequential, shuffle and group can be resumed on others"
             );

@@ -16,7 +16,7 @@ pub struct BufferUse {
     /// The script waits for a batch.
     pub starving: bool,
     /// The thread of the script fills what it needs itself.
-    pub is_own_filler: bool,
+    pub fills_in_caller: bool,
 }
 
 impl BufferUse {
@@ -35,7 +35,7 @@ impl BufferUse {
     /// core), so not each buffer causes one; meanwhile the consumer uses the other half.
     #[must_use]
     pub fn is_worth_a_wake_up(&self) -> bool {
-        (self.starving || self.keeps_all || self.free * 2 >= self.buffers) && !self.is_own_filler
+        (self.starving || self.keeps_all || self.free * 2 >= self.buffers) && !self.fills_in_caller
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
         in_work: 0,
         keeps_all: false,
         starving: false,
-        is_own_filler: false,
+        fills_in_caller: false,
     };
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
             (BufferUse { free: 1, ..IDLE }, false),
             (BufferUse { free: 1, starving: true, ..IDLE }, true),
             (BufferUse { free: 0, keeps_all: true, ..IDLE }, true),
-            (BufferUse { starving: true, is_own_filler: true, ..IDLE }, false),
+            (BufferUse { starving: true, fills_in_caller: true, ..IDLE }, false),
         ] {
             assert_eq!(facts.is_worth_a_wake_up(), expected, "{facts:?}");
         }

@@ -5,7 +5,7 @@
 //! the staging ring many times would be read many times ahead.
 
 use crate::config::{AccessChoice, IoMode, Mapping, Settings};
-use crate::order::Kind;
+use crate::order::OrderKind;
 
 /// Segments planned ahead of the readers: one that they can begin at once, and the next one.
 pub const SEGMENTS_AHEAD: usize = 2;
@@ -72,13 +72,13 @@ pub fn segments_ahead(
 ///
 /// In `local-shuffle` each rank would deal a whole pool for each of its steps.
 #[must_use]
-pub fn may_end_planning(settings: &Settings, kind: Kind, is_coded: bool, has_own_levels: bool) -> bool {
+pub fn may_end_planning(settings: &Settings, kind: OrderKind, is_coded: bool, has_own_levels: bool) -> bool {
     settings.mode == IoMode::Planned { roots: false }
         && settings.access == AccessChoice::Auto
         && settings.mapping != Mapping::None
         && !settings.direct
         && !is_coded
-        && !matches!(kind, Kind::LocalShuffle { .. })
+        && !matches!(kind, OrderKind::LocalShuffle { .. })
         && !has_own_levels
 }
 

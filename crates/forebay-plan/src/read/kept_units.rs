@@ -4,7 +4,7 @@
 //! samples of a unit are decoded together. Where the order does not take them together, the unit is
 //! decoded again, unless it is kept.
 
-use crate::order::Kind;
+use crate::order::OrderKind;
 
 /// Part of the default memory of a loader that a data set keeps for reads by id: workers of other
 /// loaders have a data set each.
@@ -63,21 +63,26 @@ pub struct UnitFacts {
 impl UnitFacts {
     /// Bytes of decoded units that each process of a node keeps in this order.
     #[must_use]
-    pub fn kept_bytes(&self, kind: Kind) -> u64 {
+    pub fn kept_bytes(&self, kind: OrderKind) -> u64 {
         let unit_bytes = self.unit_samples as f64 * self.sample_bytes;
         let units = self.samples.div_ceil(self.unit_samples.max(1));
         let wanted = match kind {
             _ if self.unit_samples <= 1 => 0,
-            Kind::Sequential | Kind::Contiguous if unit_bytes * SEGMENT_UNITS < self.segment_bytes as f64 => {
+            OrderKind::Sequential | OrderKind::Contiguous
+                if unit_bytes * SEGMENT_UNITS < self.segment_bytes as f64 =>
+            {
                 0
             }
-            Kind::Sequential => WALK_UNITS,
-            Kind::Contiguous => WALK_UNITS * self.ranks,
+            OrderKind::Sequential => WALK_UNITS,
+            OrderKind::Contiguous => WALK_UNITS * self.ranks,
             // Groups are whole units, and a window of them is read together. Streamed units are
             // read once.
-            Kind::Group { samples, .. } if samples >= self.unit_samples => 0,
-            Kind::Opportunistic { .. } => 0,
-            Kind::Group { .. } | Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Given { .. } => units,
+            OrderKind::Group { samples, .. } if samples >= self.unit_samples => 0,
+            OrderKind::Opportunistic { .. } => 0,
+            OrderKind::Group { .. }
+            | OrderKind::Shuffle
+            | OrderKind::LocalShuffle { .. }
+            | OrderKind::Given { .. } => units,
         };
         let wanted_bytes = wanted.min(units) as f64 * unit_bytes;
         let room_bytes = self.left_bytes / LOADER_PART / self.ranks.max(1);
@@ -144,21 +149,21 @@ mod tests {
         let little = UnitFacts { left_bytes: 100 * MIB, ..ROWS };
         let one_unit = UnitFacts { samples: 10_000, unit_samples: 10_000, ..ROWS };
         for (facts, kind, expected) in [
-            (ROWS, Kind::Shuffle, all),
-            (ROWS, Kind::LocalShuffle { steps: 1 }, all),
-            (ROWS, Kind::Sequential, 2 * unit),
-            (ROWS, Kind::Contiguous, 2 * unit),
-            (UnitFacts { unit_samples: 1000, ..ROWS }, Kind::Sequential, 0),
-            (UnitFacts { unit_samples: 2000, ..ROWS }, Kind::Sequential, 4000 * 1024),
-            (four, Kind::Contiguous, 8 * unit),
-            (ROWS, Kind::Group { samples: 14_000, window: 4 }, 0),
-            (ROWS, Kind::Group { samples: 64, window: 4 }, all),
-            (UnitFacts { left_bytes: 120 * MIB, ..ROWS }, Kind::Shuffle, 0),
-            (alone, Kind::Shuffle, 0),
-            (four, Kind::Shuffle, 512 * MIB),
-            (UnitFacts { left_bytes: 130 * MIB, ..ROWS }, Kind::Shuffle, 65 * MIB),
-            (little, Kind::Sequential, 2 * unit),
-            (one_unit, Kind::Sequential, 10_000 * 1024),
+            (ROWS, OrderKind::Shuffle, all),
+            (ROWS, OrderKind::LocalShuffle { steps: 1 }, all),
+            (ROWS, OrderKind::Sequential, 2 * unit),
+            (ROWS, OrderKind::Contiguous, 2 * unit),
+            (UnitFacts { unit_samples: 1000, ..ROWS }, OrderKind::Sequential, 0),
+            (UnitFacts { unit_samples: 2000, ..ROWS }, OrderKind::Sequential, 4000 * 1024),
+            (four, OrderKind::Contiguous, 8 * unit),
+            (ROWS, OrderKind::Group { samples: 14_000, window: 4 }, 0),
+            (ROWS, OrderKind::Group { samples: 64, window: 4 }, all),
+            (UnitFacts { left_bytes: 120 * MIB, ..ROWS }, OrderKind::Shuffle, 0),
+            (alone, OrderKind::Shuffle, 0),
+            (four, OrderKind::Shuffle, 512 * MIB),
+            (UnitFacts { left_bytes: 130 * MIB, ..ROWS }, OrderKind::Shuffle, 65 * MIB),
+            (little, OrderKind::Sequential, 2 * unit),
+            (one_unit, OrderKind::Sequential, 10_000 * 1024),
         ] {
             assert_eq!(facts.kept_bytes(kind), expected, "{kind} of {facts:?}");
         }

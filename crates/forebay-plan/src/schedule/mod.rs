@@ -37,7 +37,7 @@ use forebay_types::{Rank, SampleId};
 use crate::order::group::{Sequence, Shape};
 use crate::order::local_shuffle::Pool;
 use crate::order::mixture::Draws;
-use crate::order::{Kind, Order};
+use crate::order::{Order, OrderKind};
 use crate::permutation::Permutation;
 use crate::schedule::opportunistic::OpportunisticFlow;
 use crate::schedule::segment::{Demand, Segment};
@@ -114,7 +114,7 @@ impl Schedule {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
-                    Kind::Given { .. } => match given(epoch) {
+                    OrderKind::Given { .. } => match given(epoch) {
                         Some(ids) => Some(ids),
                         None => return Next::AwaitingOrder(epoch),
                     },
@@ -122,7 +122,7 @@ impl Schedule {
                 };
                 let is_shuffled = matches!(
                     order.kind(),
-                    Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. }
+                    OrderKind::Shuffle | OrderKind::LocalShuffle { .. } | OrderKind::Opportunistic { .. }
                 );
                 if let Some(mixture) = order.mixture()
                     && draws.as_ref().is_none_or(|(of, _)| *of != epoch)

@@ -65,14 +65,14 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Kind;
+    use crate::order::OrderKind;
     use crate::tier::forecast::TierLevel;
     use crate::tier::node_reads::NodeReads;
 
-    const GROUP: Kind = Kind::Group { samples: 512, window: 4 };
+    const GROUP: OrderKind = OrderKind::Group { samples: 512, window: 4 };
 
-    fn decide(order: Kind, nodes: u64, run_bytes: f64, epochs: Option<u64>) -> Copies {
-        let repeats = nodes == 1 || order == Kind::Contiguous;
+    fn decide(order: OrderKind, nodes: u64, run_bytes: f64, epochs: Option<u64>) -> Copies {
+        let repeats = nodes == 1 || order == OrderKind::Contiguous;
         let levels = [TierLevel { slots: 2500, held_chunks: 0, held_bytes: 0 }];
         let forecast = TierForecast {
             reads: NodeReads {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn copies_are_made_where_they_pay() {
-        let shuffle = Kind::Shuffle;
+        let shuffle = OrderKind::Shuffle;
         for (order, nodes, run_bytes, epochs, expected) in [
             // One node.
             (shuffle, 1, 3e3, None, Copies::Pieces),
@@ -117,7 +117,7 @@ mod tests {
             (GROUP, 4, 1.5e6, None, Copies::Pieces),
             (GROUP, 4, 1.5e6, Some(2), Copies::Pieces),
             (GROUP, 4, 1.5e6, Some(1), Copies::Off(NoCopies::OneEpoch)),
-            (Kind::Contiguous, 4, 2.6e9, Some(2), Copies::Pieces),
+            (OrderKind::Contiguous, 4, 2.6e9, Some(2), Copies::Pieces),
         ] {
             assert_eq!(
                 decide(order, nodes, run_bytes, epochs),

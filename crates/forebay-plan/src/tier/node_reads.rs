@@ -54,7 +54,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::nodes::shares::NodeShares;
-use crate::order::{Kind, LastBatch, Order};
+use crate::order::{LastBatch, Order, OrderKind};
 
 /// What one node reads in each epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,24 +86,25 @@ impl NodeReads {
         let mut moved = 0.0;
         let (samples, repeats) = match order.kind() {
             // Where in the data set the draws of a step lie follows from the sizes of the sources.
-            Kind::Sequential if order.mixture().is_some() => (1, false),
-            Kind::LocalShuffle { steps } if nodes > 1 => {
+            OrderKind::Sequential if order.mixture().is_some() => (1, false),
+            OrderKind::LocalShuffle { steps } if nodes > 1 => {
                 moved = moved_share(order, nodes, steps);
                 (unit_samples(order, mean_sample_bytes), true)
             }
-            Kind::Opportunistic { .. } if order.shares().is_some() => {
+            OrderKind::Opportunistic { .. } if order.shares().is_some() => {
                 (unit_samples(order, mean_sample_bytes), true)
             }
-            Kind::Contiguous => (spec.samples / nodes, true),
-            Kind::Sequential if nodes == 1 => (spec.samples, true),
-            Kind::Sequential => {
+            OrderKind::Contiguous => (spec.samples / nodes, true),
+            OrderKind::Sequential if nodes == 1 => (spec.samples, true),
+            OrderKind::Sequential => {
                 let fills = spec.samples.is_multiple_of(order.global_batch());
                 (order.global_batch() / nodes, spec.last_batch != LastBatch::Carry || fills)
             }
-            Kind::Group { samples, .. } => (samples, false),
-            Kind::Shuffle | Kind::LocalShuffle { .. } | Kind::Opportunistic { .. } | Kind::Given { .. } => {
-                (1, false)
-            }
+            OrderKind::Group { samples, .. } => (samples, false),
+            OrderKind::Shuffle
+            | OrderKind::LocalShuffle { .. }
+            | OrderKind::Opportunistic { .. }
+            | OrderKind::Given { .. } => (1, false),
         };
         Self {
             nodes,
@@ -134,14 +135,14 @@ impl NodeReads {
             1.0 + in_gaps + ends * of_page / alone_bytes
         };
         match order.kind() {
-            Kind::Shuffle => {
+            OrderKind::Shuffle => {
                 let chosen = segment.min(1.0 / nodes);
                 Self {
                     fetched: fetched(chosen, samples_of_gap, self.sample_bytes, self.aligned_bytes),
                     ..self
                 }
             }
-            Kind::LocalShuffle { .. } => {
+            OrderKind::LocalShuffle { .. } => {
                 let own = fetched((segment * nodes).min(1.0), samples_of_gap, self.sample_bytes, 1);
                 let of_others = nodes / (nodes - 1.0).max(1.0);
                 let moved = fetched(
@@ -153,11 +154,11 @@ impl NodeReads {
                 let fetched = (1.0 - self.moved) * own + self.moved * moved;
                 Self { fetched, moved: self.moved * moved / fetched, ..self }
             }
-            Kind::Group { .. } | Kind::Opportunistic { .. } => {
+            OrderKind::Group { .. } | OrderKind::Opportunistic { .. } => {
                 Self { fetched: fetched(0.0, 0, self.run_bytes, self.aligned_bytes), ..self }
             }
             // Their runs are as long as a step at least.
-            Kind::Sequential | Kind::Contiguous | Kind::Given { .. } => self,
+            OrderKind::Sequential | OrderKind::Contiguous | OrderKind::Given { .. } => self,
         }
     }
 
@@ -224,22 +225,22 @@ mod tests {
     use super::*;
     use crate::order::OrderSpec;
 
-    fn order(kind: Kind, last: LastBatch, samples: u64) -> Order {
+    fn order(kind: OrderKind, last: LastBatch, samples: u64) -> Order {
         Order::new(OrderSpec { kind, last_batch: last, seed: 1, samples, batch: 16, ranks: 8, lanes: None })
             .unwrap()
     }
 
     #[test]
     fn runs_follow_the_order() {
-        let group = Kind::Group { samples: 64, window: 4 };
+        let group = OrderKind::Group { samples: 64, window: 4 };
         for (kind, last, samples, run_samples, repeats) in [
-            (Kind::Contiguous, LastBatch::Fill, 1000, 250.0, true),
-            (Kind::Sequential, LastBatch::Fill, 1000, 32.0, true),
-            (Kind::Sequential, LastBatch::Carry, 1000, 32.0, false),
-            (Kind::Sequential, LastBatch::Carry, 1280, 32.0, true),
+            (OrderKind::Contiguous, LastBatch::Fill, 1000, 250.0, true),
+            (OrderKind::Sequential, LastBatch::Fill, 1000, 32.0, true),
+            (OrderKind::Sequential, LastBatch::Carry, 1000, 32.0, false),
+            (OrderKind::Sequential, LastBatch::Carry, 1280, 32.0, true),
             (group, LastBatch::Fill, 1000, 64.0, false),
-            (Kind::Shuffle, LastBatch::Fill, 1000, 1.0, false),
-            (Kind::ALL_GIVEN, LastBatch::Drop, 1000, 1.0, false),
+            (OrderKind::Shuffle, LastBatch::Fill, 1000, 1.0, false),
+            (OrderKind::ALL_GIVEN, LastBatch::Drop, 1000, 1.0, false),
         ] {
             let order = order(kind, last, samples);
             let reads = NodeReads::of(&order, 4, 10.0);
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn one_node_touches_everything() {
-        let reads = NodeReads::of(&order(Kind::Shuffle, LastBatch::Fill, 1000), 1, 300.0);
+        let reads = NodeReads::of(&order(OrderKind::Shuffle, LastBatch::Fill, 1000), 1, 300.0);
         assert!((reads.touched(1 << 20) - 1.0).abs() < 1e-12);
         assert!((reads.touched(1) - 1.0).abs() < 1e-12);
     }

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use forebay_plan::{
-    Demand, KeptPermutations, Kind, LastBatch, Next, NodeShares, Order, OrderSpec, Schedule, Segment,
+    Demand, LastBatch, Next, NodeShares, Order, OrderKind, OrderSpec, PermutationCache, Schedule, Segment,
     ShareUnit,
 };
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
 /// All kinds, with random groups.
-pub fn kinds() -> impl Strategy<Value = Kind> {
+pub fn kinds() -> impl Strategy<Value = OrderKind> {
     prop_oneof![
-        Just(Kind::Sequential),
-        Just(Kind::Contiguous),
-        Just(Kind::Shuffle),
-        Just(Kind::ALL_GIVEN),
-        (1_u64..5).prop_map(|steps| Kind::LocalShuffle { steps }),
-        (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
-        (1_u64..9).prop_map(|window| Kind::Opportunistic { window }),
-        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
+        Just(OrderKind::Sequential),
+        Just(OrderKind::Contiguous),
+        Just(OrderKind::Shuffle),
+        Just(OrderKind::ALL_GIVEN),
+        (1_u64..5).prop_map(|steps| OrderKind::LocalShuffle { steps }),
+        (1_u64..9).prop_map(|window| OrderKind::Opportunistic { window }),
+        (1_u64..9).prop_map(|window| OrderKind::Opportunistic { window }),
+        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| OrderKind::Group { samples, window }),
         // Groups matter most, so they come twice.
-        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
+        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| OrderKind::Group { samples, window }),
     ]
 }
 
@@ -75,20 +75,20 @@ pub fn orders() -> impl Strategy<Value = Order> {
             } else {
                 samples
             };
-            let lanes = matches!(kind, Kind::Group { .. }).then(|| {
+            let lanes = matches!(kind, OrderKind::Group { .. }).then(|| {
                 let works: Vec<u64> =
                     (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
                 works[pick.index(works.len())]
             });
             let last = match last {
                 _ if batch * ranks > samples => LastBatch::Partial,
-                LastBatch::Carry if kind != Kind::Sequential => LastBatch::Fill,
+                LastBatch::Carry if kind != OrderKind::Sequential => LastBatch::Fill,
                 last => last,
             };
             let make =
                 |kind| Order::new(OrderSpec { kind, last_batch: last, seed, samples, batch, ranks, lanes });
             // Pools may be too large for the epoch.
-            let order = make(kind).or_else(|_| make(Kind::LocalShuffle { steps: 1 })).unwrap();
+            let order = make(kind).or_else(|_| make(OrderKind::LocalShuffle { steps: 1 })).unwrap();
             order.with_residents(shares(seed, samples, ranks), |unit| is_resident(seed, unit, kept))
         },
     )
@@ -121,15 +121,15 @@ pub fn given(order: &Order, epoch: u64) -> Arc<[u64]> {
 
 /// One batch by the definition.
 pub fn batch(order: &Order, epoch: u64, step: u64, rank: u64) -> Vec<u64> {
-    batch_keeping(order, (epoch, step, rank), &mut KeptPermutations::default())
+    batch_keeping(order, (epoch, step, rank), &mut PermutationCache::default())
 }
 
 fn batch_keeping(
     order: &Order,
     (epoch, step, rank): (u64, u64, u64),
-    kept: &mut KeptPermutations,
+    kept: &mut PermutationCache,
 ) -> Vec<u64> {
-    let ids = matches!(order.kind(), Kind::Given { .. }).then(|| given(order, epoch));
+    let ids = matches!(order.kind(), OrderKind::Given { .. }).then(|| given(order, epoch));
     let mut out = vec![SampleId(u64::MAX)];
     order.batch_keeping(epoch, step, Rank(rank as u32), ids.as_deref(), kept, &mut out);
     out.into_iter().map(|sample| sample.0).collect()
@@ -153,7 +153,7 @@ pub fn batches(order: &Order, places: &[(u64, prop::sample::Index, u64)]) -> Vec
 
 /// The same, where each keeps its permutations for the next.
 pub fn batches_keeping(order: &Order, places: &[(u64, prop::sample::Index, u64)]) -> Vec<Vec<u64>> {
-    let mut kept = KeptPermutations::default();
+    let mut kept = PermutationCache::default();
     places.iter().map(|place| batch_keeping(order, existing(order, place), &mut kept)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_engine::{Error, Host};
 use forebay_tier::daemon::{Server, StoredTier, socket_path};
-use forebay_tier::{Connection, SourceKey, TierError, clear, drop_copies};
+use forebay_tier::{SourceKey, TierConnection, TierError, clear, drop_copies};
 use pyo3::prelude::*;
 
 use crate::caller::detached;
@@ -39,7 +39,7 @@ pub(crate) fn serve_tiers(py: Python<'_>, idle_s: f64, listening: &Bound<'_, PyA
 #[pyfunction]
 pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
     let usage = || -> Result<Option<String>, TierError> {
-        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+        let Some(daemon) = TierConnection::existing(socket_path()?.socket())? else { return Ok(None) };
         let Some((levels, clients, pid)) = unless_ended(daemon.usage())? else { return Ok(None) };
         let known = serde_json::json!({"levels": levels, "clients": clients, "pid": pid});
         Ok(Some(known.to_string()))
@@ -58,7 +58,7 @@ pub(crate) fn clear_tiers(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let freed = detached(py, progress, move |caller| {
-        let connection = socket_path().and_then(|path| Connection::existing(path.socket()));
+        let connection = socket_path().and_then(|path| TierConnection::existing(path.socket()));
         let daemon = connection.map_err(Error::from)?;
         let mut go_on = |freed| caller.progress("bytes given back", freed, 0) && !caller.interrupted();
         clear(&tiers, source.as_deref(), daemon.as_ref(), &mut go_on).map_err(Error::from)
@@ -71,7 +71,7 @@ pub(crate) fn clear_tiers(
 #[pyfunction]
 pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<Option<u32>> {
     let stop = || -> Result<Option<u32>, TierError> {
-        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+        let Some(daemon) = TierConnection::existing(socket_path()?.socket())? else { return Ok(None) };
         unless_ended(daemon.stop())
     };
     py.detach(stop).map_err(|error| failed(py, error))
@@ -135,7 +135,7 @@ pub(crate) fn drop_copies_of_tier(
     files: Vec<u64>,
 ) -> PyResult<()> {
     let dropped = || {
-        let connection = Connection::existing(socket_path()?.socket())?;
+        let connection = TierConnection::existing(socket_path()?.socket())?;
         let keys: Vec<SourceKey> = sources.iter().filter_map(|key| key.parse().ok()).collect();
         drop_copies(&path, &keys, &files, connection.as_ref())
     };

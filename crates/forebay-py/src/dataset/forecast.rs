@@ -3,7 +3,8 @@
 
 use forebay_engine::Error;
 use forebay_plan::{
-    Copies, Kind, LastBatch, NodeReads, Order, OrderSpec, ReadRates, TierForecast, TierLevel, default_group,
+    Copies, LastBatch, NodeReads, Order, OrderKind, OrderSpec, ReadRates, TierForecast, TierLevel,
+    default_group,
 };
 use forebay_types::{CHUNK_BYTES, PIECE_BYTES};
 use pyo3::prelude::*;
@@ -37,13 +38,13 @@ pub(crate) fn tier_forecast<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let mean_bytes = data_bytes as f64 / samples.max(1) as f64;
     let kind = match order {
-        "sequential" => Kind::Sequential,
-        "contiguous" => Kind::Contiguous,
-        "shuffle" => Kind::Shuffle,
-        "local-shuffle" => Kind::LocalShuffle { steps: 1 },
+        "sequential" => OrderKind::Sequential,
+        "contiguous" => OrderKind::Contiguous,
+        "shuffle" => OrderKind::Shuffle,
+        "local-shuffle" => OrderKind::LocalShuffle { steps: 1 },
         "group" => {
             let (default, window) = default_group(samples, mean_bytes, 1);
-            Kind::Group { samples: group_samples.unwrap_or(default), window }
+            OrderKind::Group { samples: group_samples.unwrap_or(default), window }
         }
         _ => return Err(wrong_option(py, format!("order {order}: expected the name of an order"), "")),
     };

@@ -84,7 +84,7 @@ impl Dataset {
     ) -> PyResult<Bound<'py, PyList>> {
         let batch = self.prepare(py, ids)?;
         let fields = batch.decoding().fields();
-        let kinds = (0..fields.len()).map(|number| Kind::of(self, &batch, number, py));
+        let kinds = (0..fields.len()).map(|number| ValueKind::of(self, &batch, number, py));
         let kinds = kinds.collect::<PyResult<Vec<_>>>()?;
         let cells = batch.samples().len() * fields.len();
         let (mut values, mut places) = (Vec::with_capacity(cells), Vec::with_capacity(cells));
@@ -284,7 +284,7 @@ impl<'py> Column<'py> {
 }
 
 /// What the value of a field is in a sample.
-struct Kind<'py> {
+struct ValueKind<'py> {
     /// A record, as any container library would return it.
     is_bytes: bool,
     delivery: Delivery,
@@ -293,7 +293,7 @@ struct Kind<'py> {
     item_bytes: usize,
 }
 
-impl<'py> Kind<'py> {
+impl<'py> ValueKind<'py> {
     fn of(dataset: &Dataset, batch: &BatchRead, number: usize, py: Python<'py>) -> PyResult<Self> {
         let (field, index) = (&batch.decoding().fields()[number], batch.index());
         let delivery = batch.decoding().deliveries().nth(number).unwrap_or(Delivery::Array);

@@ -1,6 +1,6 @@
 //! `forebay._native.OrderState`: the states of a loader, as Python mappings.
 
-use forebay_plan::{Kind, StateError, StateValue};
+use forebay_plan::{OrderKind, StateError, StateValue};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMapping, PyString};
 
@@ -49,11 +49,11 @@ impl OrderState {
         }
         let order = PyDict::new(py);
         order.set_item("lanes", resumed.lanes)?;
-        if let Kind::Group { samples, window } = resumed.kind {
+        if let OrderKind::Group { samples, window } = resumed.kind {
             order.set_item("samples", samples)?;
             order.set_item("window", window)?;
         }
-        if let Kind::Opportunistic { window } = resumed.kind {
+        if let OrderKind::Opportunistic { window } = resumed.kind {
             order.set_item("window", window)?;
         }
         Ok((resumed.epoch, resumed.step, Some(order)))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_plan::options::TierSpec;
 
-use crate::client::Connection;
+use crate::client::TierConnection;
 use crate::daemon::{Cache, StoredTier, boot_id, locked};
 use crate::error::TierError;
 use crate::level::directory::TierDirectory;
@@ -20,7 +20,7 @@ use crate::source::identity::SourceKey;
 pub fn clear(
     tiers: &[PathBuf],
     below: Option<&Path>,
-    daemon: Option<&Connection>,
+    daemon: Option<&TierConnection>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<u64, TierError> {
     let mut freed = 0;
@@ -64,7 +64,7 @@ pub fn drop_copies(
     tier: &Path,
     sources: &[SourceKey],
     files: &[u64],
-    daemon: Option<&Connection>,
+    daemon: Option<&TierConnection>,
 ) -> Result<(), TierError> {
     let Some(stored) = StoredTier::open(tier)? else { return Ok(()) };
     if let Some(daemon) = daemon

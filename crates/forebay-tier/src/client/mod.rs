@@ -89,7 +89,7 @@ impl DaemonAddress {
 }
 
 /// A connection without a data set.
-pub struct Connection {
+pub struct TierConnection {
     socket: PacketSocket,
     /// Requests whose answers have not come.
     unanswered: AtomicU32,
@@ -106,7 +106,7 @@ struct Wait<'a> {
 /// The client of a connection without a data set is never closed.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-impl Connection {
+impl TierConnection {
     /// Connects to a daemon; `None` if there is none.
     ///
     /// # Errors
@@ -146,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request. Its answer is passed over unless [`Connection::receive`] is called next.
+    /// Sends a request. Its answer is passed over unless [`TierConnection::receive`] is called
+    /// next.
     fn send(
         &self,
         attempt: &'static str,
@@ -241,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Deletes unused copies of what is at or below a path; as [`Connection::clear`].
+    /// Deletes unused copies of what is at or below a path; as [`TierConnection::clear`].
     ///
     /// # Errors
     /// The daemon is gone.
@@ -444,7 +445,7 @@ impl Attached {
 }
 
 /// See the module header.
-pub struct Client {
+pub struct TierClient {
     tiers: Vec<TierSpec>,
     sources: Vec<Source>,
     daemon: DaemonAddress,
@@ -463,7 +464,7 @@ pub struct Client {
 
 /// The connection of a client, which one thread uses at a time.
 struct Link {
-    connection: Option<Connection>,
+    connection: Option<TierConnection>,
     last_try: Instant,
     /// Tiers that a daemon was told of, by their place.
     told: u8,
@@ -473,7 +474,7 @@ impl Link {
     /// Uses the connection, which ends where that fails.
     fn exchange<T>(
         &mut self,
-        using: impl FnOnce(&Connection) -> Result<T, TierError>,
+        using: impl FnOnce(&TierConnection) -> Result<T, TierError>,
     ) -> Result<T, TierError> {
         let ended = || TierError::Daemon { attempt: "ask", problem: ENDED.into() };
         let outcome = using(self.connection.as_ref().ok_or_else(ended)?);
@@ -486,7 +487,7 @@ impl Link {
     }
 }
 
-impl Client {
+impl TierClient {
     /// Attaches to the daemon, which is started where there is none.
     ///
     /// # Errors
@@ -499,8 +500,8 @@ impl Client {
         Ok(Self::of(attach(&NEVER, &tiers, &sources, &daemon)?, tiers, sources, daemon))
     }
 
-    /// Attaches to the data set that another process of the node has from [`Client::data_set`]. If
-    /// that one's daemon is gone, attaches to the next as [`Client::attach`] does.
+    /// Attaches to the data set that another process of the node has from [`TierClient::data_set`].
+    /// If that one's daemon is gone, attaches to the next as [`TierClient::attach`] does.
     ///
     /// # Errors
     /// A tier cannot be used, or the daemon does not start.
@@ -523,7 +524,7 @@ impl Client {
     }
 
     fn of(
-        (connection, attached, warnings): (Connection, Attached, Vec<String>),
+        (connection, attached, warnings): (TierConnection, Attached, Vec<String>),
         tiers: Vec<TierSpec>,
         sources: Vec<Source>,
         daemon: DaemonAddress,
@@ -543,7 +544,7 @@ impl Client {
         })
     }
 
-    /// The data set, for [`Client::join`] in other processes of the node.
+    /// The data set, for [`TierClient::join`] in other processes of the node.
     #[must_use]
     pub fn data_set(&self) -> DataSetId {
         self.attached().id
@@ -763,7 +764,7 @@ fn attach(
     tiers: &[TierSpec],
     sources: &[Source],
     daemon: &DaemonAddress,
-) -> Result<(Connection, Attached, Vec<String>), TierError> {
+) -> Result<(TierConnection, Attached, Vec<String>), TierError> {
     let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
     let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
     let passed = [pidfd.as_fd(), sources.as_fd()];
@@ -783,8 +784,8 @@ fn attach_once(
     passed: &[BorrowedFd<'_>],
     tiers: usize,
     daemon: &DaemonAddress,
-) -> Result<(Connection, Attached, Vec<String>), TierError> {
-    let connection = Connection::start_unless(is_closed, daemon)?;
+) -> Result<(TierConnection, Attached, Vec<String>), TierError> {
+    let connection = TierConnection::start_unless(is_closed, daemon)?;
     let wait = Wait { within: ANSWER_WITHIN, is_closed };
     let (answer, fds) = connection.ask_within(wait, "attach", request, passed)?;
     let Answer::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };
@@ -831,7 +832,7 @@ mod tests {
 
     /// A client whose daemon takes requests and does not answer.
     struct Hanging {
-        client: Arc<Client>,
+        client: Arc<TierClient>,
         daemon: PacketSocket,
         _directory: tempfile::TempDir,
     }
@@ -849,13 +850,13 @@ mod tests {
             let spec = TierSpec { path, bytes: 8 << 20, keep: false, force: false };
             let source = Source { key: SourceKey([7; 16]), path: "/a".into(), chunks: 4, bytes: 4 << 20 };
             let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec![] };
-            let client = Client::attach(vec![spec], vec![source], address).unwrap();
+            let client = TierClient::attach(vec![spec], vec![source], address).unwrap();
             stop.store(true, Ordering::Relaxed);
             client.link().connection = None;
             thread.join().unwrap();
             let lock = socket.try_lock().unwrap().unwrap();
             let listener = lock.listen(1).unwrap();
-            client.link().connection = Connection::existing(socket.socket()).unwrap();
+            client.link().connection = TierConnection::existing(socket.socket()).unwrap();
             let daemon = listener.accept().unwrap().unwrap();
             Self { client, daemon, _directory: directory }
         }

@@ -15,7 +15,7 @@ use forebay_host::own_pidfd;
 use forebay_plan::options::TierSpec;
 use serde_json::Value;
 
-use crate::client::{Connection, DaemonAddress, unexpected};
+use crate::client::{DaemonAddress, TierConnection, unexpected};
 use crate::daemon::protocol::{Answer, Request, RunAction, VERSION};
 use crate::daemon::run_options::RunOptions;
 use crate::daemon::socket_path;
@@ -48,7 +48,7 @@ struct Inner {
 }
 
 struct Opened {
-    connection: Connection,
+    connection: TierConnection,
     run: u32,
     table: PathBuf,
     warnings: Vec<String>,
@@ -212,7 +212,7 @@ fn ask(opened: &Opened, action: RunAction) -> Result<Value, TierError> {
 }
 
 fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Result<Opened, TierError> {
-    let connection = Connection::start(daemon)?;
+    let connection = TierConnection::start(daemon)?;
     let request = Request::OpenRun { version: VERSION, tiers: tiers.to_vec(), options: options.clone() };
     let pidfd = own_pidfd()?;
     let (run, table, warnings) = match connection.ask("open a run", &request, &[pidfd.as_fd()])?.0 {
@@ -244,7 +244,7 @@ fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Res
 /// # Errors
 /// The daemon does not answer.
 pub fn runs_usage() -> Result<Option<Vec<Value>>, TierError> {
-    let Some(connection) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+    let Some(connection) = TierConnection::existing(socket_path()?.socket())? else { return Ok(None) };
     match connection.ask("runs", &Request::Runs, &[])?.0 {
         Answer::Runs { runs } => Ok(Some(runs)),
         other => Err(unexpected("runs", &other)),

@@ -109,7 +109,7 @@ impl DataSet {
 }
 
 /// What a client is told when it attaches.
-pub(super) struct Attached {
+pub(super) struct Joined {
     pub(super) data_set: DataSetId,
     /// Slots that the data set may fill, of each level.
     pub(super) slots: [u64; MAX_LEVELS],
@@ -245,7 +245,7 @@ impl Cache {
     }
 
     /// A client uses a data set, with copies on these levels, the nearest first.
-    pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Attached, TierError> {
+    pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Joined, TierError> {
         let existing =
             self.data_sets.iter().find(|(_, known)| known.sources == sources && known.levels == levels);
         let id = match existing {
@@ -256,12 +256,12 @@ impl Cache {
     }
 
     /// A client uses a data set that others use; `None` if none does.
-    pub(super) fn join(&mut self, id: DataSetId) -> Option<Attached> {
+    pub(super) fn join(&mut self, id: DataSetId) -> Option<Joined> {
         let data_set = self.data_sets.get_mut(&id)?;
         data_set.clients += 1;
         let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != Entry::Absent;
         let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
-        Some(Attached { data_set: id, slots: data_set.slots, copied_chunks })
+        Some(Joined { data_set: id, slots: data_set.slots, copied_chunks })
     }
 
     fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {

@@ -61,10 +61,10 @@ pub(super) fn read_log(directory: BorrowedFd<'_>, path: &Path, boot: u128) -> Re
 }
 
 /// Copies by slab and slot, in order.
-pub(super) fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
-    let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
+pub(super) fn found_in(held: BTreeMap<u32, Vec<Option<HeldSlot>>>) -> impl Iterator<Item = Found> {
+    let of_slab = |(slab, slots): (u32, Vec<Option<HeldSlot>>)| {
         (0..).zip(slots).filter_map(move |(slot, held)| {
-            let Held { key, chunk, pieces, sums, is_recent } = held?;
+            let HeldSlot { key, chunk, pieces, sums, is_recent } = held?;
             Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
         })
     };
@@ -85,7 +85,7 @@ pub(super) struct Replay {
     pub(super) slabs: BTreeMap<u32, Slab>,
     pub(super) next_slab: u32,
     /// Copies by slab and slot.
-    pub(super) held: BTreeMap<u32, Vec<Option<Held>>>,
+    pub(super) held: BTreeMap<u32, Vec<Option<HeldSlot>>>,
     /// Copies of whole files.
     pub(super) files: FoundFiles,
 }
@@ -112,7 +112,7 @@ pub(super) struct FoundFile {
     pub(super) times: Option<FileTimes>,
 }
 
-pub(super) struct Held {
+pub(super) struct HeldSlot {
     key: SourceKey,
     chunk: u64,
     pieces: Pieces,
@@ -200,13 +200,19 @@ impl Replay {
     }
 
     /// Gives a slot to a chunk, unless another has it; returns the copy in it.
-    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<&mut Held> {
+    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<&mut HeldSlot> {
         let key = self.sources.get(&source)?.key;
         let held = self.held.get_mut(&slab)?.get_mut(usize::from(slot))?;
         if held.as_ref().is_some_and(|held| (held.key, held.chunk) != (key, chunk)) {
             return None;
         }
         self.slabs.get_mut(&slab)?.set(slot, Slot::Holds(key, chunk));
-        Some(held.get_or_insert(Held { key, chunk, pieces: Pieces::NONE, sums: Vec::new(), is_recent: true }))
+        Some(held.get_or_insert(HeldSlot {
+            key,
+            chunk,
+            pieces: Pieces::NONE,
+            sums: Vec::new(),
+            is_recent: true,
+        }))
     }
 }

@@ -15,7 +15,7 @@ use forebay_plan::options::TierSpec;
 use forebay_types::{ChunkId, Pieces};
 
 use crate::copy::offer::Copied;
-use crate::daemon::cache::{Attached, Cache};
+use crate::daemon::cache::{Cache, Joined};
 use crate::daemon::level::LevelParts;
 use crate::daemon::protocol::{
     Answer, AttachedLevel, Attachment, DataSetId, Request, RunAction, VERSION, from_memory, to_memory,
@@ -275,7 +275,7 @@ impl Tiers {
     fn attached(
         &mut self,
         client: ClientId,
-        attached: &Attached,
+        attached: &Joined,
         warnings: Vec<String>,
         pidfd: OwnedFd,
         reply: &mut Reply,

@@ -10,7 +10,7 @@ use std::thread;
 use forebay_io::ShardFiles;
 use forebay_types::{CHUNK_BYTES, ChunkId, PIECE_BYTES, Pieces};
 
-use crate::client::{Attached, Client};
+use crate::client::{Attached, TierClient};
 use crate::read::tiered_files::good_pieces;
 use crate::read_all::read_all;
 use crate::source::sampled::{BLOCK_BYTES, pick, sample_blocks};
@@ -35,7 +35,7 @@ struct Copied {
 /// Numbers of the sources whose copies are not their bytes, in order, as far as a sample of a block
 /// in each 8 MiB shows. `go_on` says whether to read further.
 pub fn differing_sources(
-    client: &Client,
+    client: &TierClient,
     files: &ShardFiles,
     map: &ChunkMap,
     go_on: &(dyn Fn() -> bool + Sync),
@@ -89,7 +89,7 @@ fn sample_of(attached: &Attached, map: &ChunkMap, seed: u64) -> Vec<Copied> {
 
 /// Whether a block of a copy differs from its source. What cannot be read says nothing.
 fn differs(
-    client: &Client,
+    client: &TierClient,
     attached: &Attached,
     files: &ShardFiles,
     map: &ChunkMap,

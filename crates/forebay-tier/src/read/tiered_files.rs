@@ -9,7 +9,7 @@ use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pr
 use forebay_plan::options::TierOptions;
 use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
-use crate::client::{Attached, CHUNKS_AT_ONCE, Client};
+use crate::client::{Attached, CHUNKS_AT_ONCE, TierClient};
 use crate::copy::buffers::CopyBuffers;
 use crate::copy::offer::{Copied, Publisher};
 use crate::copy::writer::Writer;
@@ -52,7 +52,7 @@ pub struct TierSetup {
 /// See the module header.
 pub struct TieredFiles {
     pub(crate) files: Arc<ShardFiles>,
-    pub(crate) client: Arc<Client>,
+    pub(crate) client: Arc<TierClient>,
     pub(crate) map: ChunkMap,
     pub(crate) watch: Arc<SourceWatch>,
     pub(crate) health: Arc<Health>,
@@ -93,7 +93,7 @@ impl TieredFiles {
     ///
     /// # Errors
     /// The daemon knows another data set, or the system refuses threads.
-    pub fn new(client: Arc<Client>, setup: TierSetup) -> Result<Self, TierError> {
+    pub fn new(client: Arc<TierClient>, setup: TierSetup) -> Result<Self, TierError> {
         let TierSetup { files, watched, states, map, placement, options, buffer_bytes } = setup;
         let attached = client.attached();
         if attached.table.chunks() != map.chunks() {
@@ -386,7 +386,7 @@ pub(crate) fn good_pieces(
 
 /// Publishes the copies of this process through the daemon.
 struct DaemonPublisher {
-    client: Arc<Client>,
+    client: Arc<TierClient>,
     copied_bytes: Arc<AtomicU64>,
 }
 

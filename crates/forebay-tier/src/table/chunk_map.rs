@@ -16,11 +16,11 @@ use forebay_types::{
 
 /// Where the bytes of a data set are in chunks.
 pub struct ChunkMap {
-    kind: Kind,
+    kind: SourceKind,
     chunks: u64,
 }
 
-enum Kind {
+enum SourceKind {
     /// First chunk and size of each file.
     Files(Vec<(u64, u64)>),
     SampleFiles {
@@ -176,7 +176,7 @@ impl ChunkMap {
                 (first, *bytes)
             })
             .collect();
-        Self { kind: Kind::Files(files), chunks }
+        Self { kind: SourceKind::Files(files), chunks }
     }
 
     /// Files of one sample each.
@@ -199,7 +199,7 @@ impl ChunkMap {
         }
         let chunks = first_files.len() as u64;
         first_files.push(table.len() as u32);
-        Ok(Self { kind: Kind::SampleFiles { table, first_files, last: Mutex::default() }, chunks })
+        Ok(Self { kind: SourceKind::SampleFiles { table, first_files, last: Mutex::default() }, chunks })
     }
 
     /// Number of chunks.
@@ -212,8 +212,8 @@ impl ChunkMap {
     #[must_use]
     pub fn chunks_of_sources(&self) -> Vec<u64> {
         match &self.kind {
-            Kind::Files(files) => files.iter().map(|(_, bytes)| bytes.div_ceil(CHUNK_BYTES)).collect(),
-            Kind::SampleFiles { .. } => vec![self.chunks],
+            SourceKind::Files(files) => files.iter().map(|(_, bytes)| bytes.div_ceil(CHUNK_BYTES)).collect(),
+            SourceKind::SampleFiles { .. } => vec![self.chunks],
         }
     }
 
@@ -224,7 +224,7 @@ impl ChunkMap {
             return None;
         }
         match &self.kind {
-            Kind::Files(files) => {
+            SourceKind::Files(files) => {
                 // Files without bytes have no chunk of their own: the last that begins there has.
                 let shard = files.partition_point(|(first, _)| *first <= chunk) - 1;
                 let (first, bytes) = files[shard];
@@ -232,7 +232,7 @@ impl ChunkMap {
                 let length = CHUNK_BYTES.min(bytes.checked_sub(offset)?);
                 Some(Geometry::of_file(ChunkId(chunk), ShardId(shard as u32), offset, length))
             }
-            Kind::SampleFiles { table, first_files, .. } => {
+            SourceKind::SampleFiles { table, first_files, .. } => {
                 Geometry::of_sample_files(&**table, first_files, chunk as usize)
             }
         }
@@ -243,7 +243,7 @@ impl ChunkMap {
     #[must_use]
     pub fn locate(&self, at: At) -> Option<(Geometry, u64)> {
         match &self.kind {
-            Kind::Files(files) => {
+            SourceKind::Files(files) => {
                 let (first, bytes) = *files.get(at.shard.0 as usize)?;
                 if at.offset >= bytes {
                     return None;
@@ -258,7 +258,7 @@ impl ChunkMap {
                 );
                 Some((geometry, at.offset - start))
             }
-            Kind::SampleFiles { table, first_files, last } => {
+            SourceKind::SampleFiles { table, first_files, last } => {
                 let of_file = first_files.partition_point(|first| *first <= at.shard.0).checked_sub(1)?;
                 let mut chunk = of_file;
                 if first_files[of_file] == at.shard.0 {

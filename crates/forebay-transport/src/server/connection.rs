@@ -1,8 +1,8 @@
 //! A connection, as the server sees it: handshake, then requests and their answers.
 //!
-//! [`Connection::turn`] does what can be done without waiting: send what is due, then receive and
-//! handle the next message. It ends when the socket has nothing more, or when the connection has
-//! used its turn. The next request is received only after the answer before it was sent, so a
+//! [`ClientConnection::turn`] does what can be done without waiting: send what is due, then receive
+//! and handle the next message. It ends when the socket has nothing more, or when the connection
+//! has used its turn. The next request is received only after the answer before it was sent, so a
 //! client that does not read makes the server keep one request, and TCP holds back the others.
 
 use std::io;
@@ -64,7 +64,7 @@ enum Output {
 
 /// A connection of a client.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     socket: OwnedFd,
     stage: Stage,
     /// Since when it has been in a stage that may last a limited time only.
@@ -87,7 +87,7 @@ impl From<io::Error> for End {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// A connection that was just accepted; its socket does not block.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {

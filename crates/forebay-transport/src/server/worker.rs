@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use crate::server::connection::{Connection, Turn};
+use crate::server::connection::{ClientConnection, Turn};
 use crate::server::registry::Node;
 use crate::socket::{Part, prepare};
 
@@ -72,7 +72,7 @@ pub(crate) struct Worker {
     /// Of the first worker: where connections come from, and all workers.
     listener: Option<(Arc<TcpListener>, Vec<Arc<Inbox>>)>,
     accept_at: Option<Instant>,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, ClientConnection>,
     /// Connections whose turn is due, in order.
     queue: VecDeque<u64>,
     /// Connections that were accepted or refused, in order.
@@ -171,7 +171,7 @@ impl Worker {
             Turn::Ended => return self.remove(token),
             Turn::Waits => {}
         }
-        let after = self.connections.get(&token).and_then(Connection::limited_since);
+        let after = self.connections.get(&token).and_then(ClientConnection::limited_since);
         if after.is_some() && after != before {
             self.pending.push_back(token);
         }
@@ -204,7 +204,7 @@ impl Worker {
         self.next += 1;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(token), flags)?;
-        self.connections.insert(token, Connection::new(socket));
+        self.connections.insert(token, ClientConnection::new(socket));
         self.pending.push_back(token);
         self.enqueue(token);
         Ok(())
@@ -237,7 +237,7 @@ impl Worker {
     /// Drops peers that had their time, and the oldest if there are too many.
     fn drop_overdue(&mut self) {
         while let Some(token) = self.pending.front().copied() {
-            let since = self.connections.get(&token).and_then(Connection::limited_since);
+            let since = self.connections.get(&token).and_then(ClientConnection::limited_since);
             match since {
                 None => {}
                 Some(since) if since.elapsed() > LIMITED_TIME || self.pending.len() > MAX_PENDING => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_format::{Dataset, Error, Index, SampleCursor};
 use forebay_plan::{
-    BoxedLocator, KeptPermutations, Kind, LocatorFactory, LocatorHost, LocatorTask, SampleLocator,
+    BoxedLocator, LocatorFactory, LocatorHost, LocatorTask, OrderKind, PermutationCache, SampleLocator,
 };
 use forebay_types::{Rank, SampleId, SampleLocation};
 
@@ -67,12 +67,12 @@ pub(crate) struct Walker {
     /// One for all ranks if they read the file together, else one for each.
     cursors: Vec<SampleCursor>,
     ids: Vec<SampleId>,
-    kept: KeptPermutations,
+    kept: PermutationCache,
 }
 
 impl Walker {
     pub(crate) fn new(dataset: &Arc<Dataset>, index: Arc<Index>, task: LocatorTask) -> Self {
-        let cursors = if task.order.kind() == Kind::Contiguous { task.ranks.len() } else { 1 };
+        let cursors = if task.order.kind() == OrderKind::Contiguous { task.ranks.len() } else { 1 };
         let cursors = (0..cursors).map(|_| SampleCursor::default()).collect();
         Self {
             dataset: Arc::clone(dataset),
@@ -80,7 +80,7 @@ impl Walker {
             task,
             cursors,
             ids: Vec::new(),
-            kept: KeptPermutations::default(),
+            kept: PermutationCache::default(),
         }
     }
 

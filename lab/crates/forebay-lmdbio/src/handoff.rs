@@ -235,7 +235,7 @@ fn rank_ranges(nodes: impl Iterator<Item = Option<usize>>) -> Vec<RankRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_plan::{Kind, LastBatch, LocatorCounter, MappedShards, Order, OrderSpec};
+    use forebay_plan::{LastBatch, LocatorCounter, MappedShards, Order, OrderKind, OrderSpec};
     use forebay_types::{Extent, Rank, SampleLocation, ShardId};
     use std::cell::RefCell;
     use std::collections::VecDeque;
@@ -297,7 +297,7 @@ mod tests {
     /// The handoff of one of three nodes of a rank each.
     fn handoff(node: usize) -> Handoff {
         let order = Order::new(OrderSpec {
-            kind: Kind::Sequential,
+            kind: OrderKind::Sequential,
             last_batch: LastBatch::Fill,
             seed: 0,
             samples: 90,

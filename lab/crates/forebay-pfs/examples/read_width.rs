@@ -11,7 +11,8 @@ use std::collections::BinaryHeap;
 
 use forebay_pfs::{Direction, FileId, Model, NodeId, Spec};
 use forebay_plan::{
-    IoLimits, Kind, LastBatch, Next, Order, OrderSpec, Plan, Schedule, StagingRing, default_group, plan_into,
+    IoLimits, LastBatch, Next, Order, OrderKind, OrderSpec, Plan, Schedule, StagingRing, default_group,
+    plan_into,
 };
 use forebay_types::{CodecChain, Extent, Located, Piece, Rank, ShardId, Slice};
 
@@ -53,7 +54,7 @@ struct Block {
 }
 
 fn blocks(
-    kind: Kind,
+    kind: OrderKind,
     nodes: u32,
     node: u32,
     case: Case,
@@ -73,7 +74,7 @@ fn blocks(
     let order = Order::new(spec).unwrap();
     let ranks: Vec<Rank> = (node * RANKS..(node + 1) * RANKS).map(Rank).collect();
     let step = BATCH * u64::from(RANKS) * sample;
-    let segment = if kind == Kind::Contiguous { 64 * MIB } else { 16 * MIB };
+    let segment = if kind == OrderKind::Contiguous { 64 * MIB } else { 16 * MIB };
     let mut schedule = Schedule::new(&order, &ranks, 0, (4 * MIB / step).max(1)..=(segment / step).max(1));
     let limits = IoLimits {
         gap_bytes: 512 << 10,
@@ -134,7 +135,7 @@ struct Node {
 }
 
 /// The model's seconds until all nodes have read `bytes` bytes each.
-fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes: u64) -> f64 {
+fn simulate(spec: &Spec, kind: OrderKind, nodes: u32, case: Case, sample: u64, bytes: u64) -> f64 {
     let mut model = Model::new(spec.clone(), 7).unwrap();
     let samples = 4 * bytes * u64::from(nodes) / sample;
     let readers = case.readers as usize;
@@ -231,7 +232,9 @@ fn times(disks: bool, case: Case) -> Vec<f64> {
         for nodes in [1, 4] {
             let samples = 4 * bytes * u64::from(nodes) / sample;
             let (group, window) = default_group(samples, sample as f64, 1);
-            for kind in [Kind::Sequential, Kind::Contiguous, Kind::Group { samples: group, window }] {
+            for kind in
+                [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Group { samples: group, window }]
+            {
                 times.push(simulate(&spec, kind, nodes, case, sample, bytes));
             }
         }

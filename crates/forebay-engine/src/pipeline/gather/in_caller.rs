@@ -12,7 +12,7 @@
 
 use forebay_host::ThreadUsage;
 use forebay_io::guard;
-use forebay_plan::config::{IoMode, OwnFillFacts, fills_itself, leaves_others_asleep};
+use forebay_plan::config::{CallerFillFacts, IoMode, fills_in_caller, leaves_others_asleep};
 use forebay_types::Piece;
 
 use crate::pipeline::context::Context;
@@ -24,13 +24,13 @@ use crate::shm::counters::{Counter, count};
 
 /// See the module header.
 #[derive(Default)]
-pub(crate) struct OwnFill {
+pub(crate) struct CallerFill {
     scratch: Scratch,
     /// Of the script's thread when it got its last batch.
     usage: ThreadUsage,
 }
 
-impl OwnFill {
+impl CallerFill {
     /// Fills the step that the consumer needs next, if no other thread has begun to and no byte of
     /// it must be waited for.
     pub(crate) fn fill(&mut self, session: &Session, step: u64) {
@@ -64,7 +64,7 @@ impl OwnFill {
 
 fn is_possible(session: &Session, step: u64) -> bool {
     let context = &session.context;
-    fills_itself(&OwnFillFacts {
+    fills_in_caller(&CallerFillFacts {
         cores: context.cores,
         copies: context.settings.mode == IoMode::Mapped || session.plans.leaves(step),
         decodes_or_replaces: !context.decoding.is_empty() || context.options.skips_bad_samples,

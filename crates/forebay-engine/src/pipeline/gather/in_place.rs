@@ -136,7 +136,7 @@ impl<'a> InPlace<'a> {
     }
 
     /// Whether the next samples should be looked through for what is missing.
-    pub(crate) fn wants_more(&self) -> bool {
+    pub(crate) fn has_misses(&self) -> bool {
         self.missed.get() && !self.asked
     }
 }
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_wants_more_until_samples_are_looked_through() {
+    fn a_group_has_misses_until_samples_are_looked_through() {
         let mut in_place = InPlace::default();
-        assert!(!in_place.wants_more());
+        assert!(!in_place.has_misses());
         in_place.miss();
-        assert!(in_place.wants_more());
+        assert!(in_place.has_misses());
         in_place.begin();
         in_place.miss();
-        assert!(!in_place.wants_more());
+        assert!(!in_place.has_misses());
     }
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_io::guard;
-use forebay_plan::{Demand, KeptPermutations, Plan, Segment};
+use forebay_plan::{Demand, PermutationCache, Plan, Segment};
 use forebay_types::{Located, Rank, SampleId};
 
 use crate::base::fallback::Wanted;
@@ -265,7 +265,7 @@ fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
 pub(crate) fn plain(
     session: &Session,
     step: u64,
-    kept: &mut KeptPermutations,
+    kept: &mut PermutationCache,
 ) -> Result<PlannedSegment, Error> {
     let context = &session.context;
     let (epoch, within) = (step / context.order.steps_per_epoch(), step % context.order.steps_per_epoch());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::ReadError;
 use forebay_plan::config::AccessChoice;
-use forebay_plan::{KeptPermutations, Part};
+use forebay_plan::{Part, PermutationCache};
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::batch::buffer_pool::Claim;
@@ -70,7 +70,7 @@ pub(crate) struct Scratch {
     pub(crate) encoded: Vec<u8>,
     images: ImageDecoder,
     /// What the batches of the order share.
-    pub(crate) kept: KeptPermutations,
+    pub(crate) kept: PermutationCache,
     /// Memory for what is fetched of the samples at hand.
     fetched: Vec<u8>,
     /// Where the values of raw fields go in the batch: slot times columns plus column.
@@ -329,7 +329,7 @@ impl<'a> Step<'a> {
                     Some(column) => found.push(Some(column)),
                     None => return Ok(None),
                 }
-                if in_place.wants_more() {
+                if in_place.has_misses() {
                     end = cell / columns;
                     self.found.replace(counted); // this sample is looked for again
                     break;
@@ -343,7 +343,7 @@ impl<'a> Step<'a> {
                     return Ok(None);
                 }
             }
-            if in_place.wants_more() {
+            if in_place.has_misses() {
                 return Ok(Some(end));
             }
         }
@@ -364,7 +364,7 @@ impl<'a> Step<'a> {
             if !decoded.map_err(|error| (slot, error))? {
                 return Ok(None);
             }
-            if in_place.wants_more() {
+            if in_place.has_misses() {
                 return Ok(Some(slot + 1));
             }
         }

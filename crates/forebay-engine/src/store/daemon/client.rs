@@ -42,7 +42,7 @@ impl Found {
 }
 
 /// A connection; while it is open, the daemon holds the share that was found or handed over.
-pub(crate) struct Connection {
+pub(crate) struct StoreConnection {
     socket: PacketSocket,
     generation: u64,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
 /// Whether a wait should end.
 type Stop<'a> = &'a dyn Fn() -> bool;
 
-impl Connection {
+impl StoreConnection {
     /// Connects to the daemon of this user on this node; `None` if there is none.
     pub(crate) fn existing() -> Result<Option<Self>, StoreDaemonError> {
         let failed = StoreDaemonError::host("connect");
@@ -184,7 +184,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for StoreConnection {
     fn drop(&mut self) {
         // A forked child may hold the socket open.
         if !fork::in_forked_child(self.generation) {
@@ -199,7 +199,7 @@ impl Drop for Connection {
 /// It does not answer.
 pub fn store_status() -> Result<Option<String>, StoreDaemonError> {
     let attempt = "get the status";
-    let Some(connection) = Connection::existing()? else { return Ok(None) };
+    let Some(connection) = StoreConnection::existing()? else { return Ok(None) };
     let (answer, fds) = connection.ask(attempt, &Action::Status, &[], ANSWER_WITHIN, &|| false)?;
     let (Answer::Status, [status]) = (&answer, &fds[..]) else { return Err(unexpected(attempt, &answer)) };
     let map = Map::read_only(status).map_err(StoreDaemonError::host(attempt))?;
@@ -221,7 +221,7 @@ pub fn store_status() -> Result<Option<String>, StoreDaemonError> {
 /// It does not answer, or does not end.
 pub fn stop_store() -> Result<Option<(i32, u32)>, StoreDaemonError> {
     let attempt = "stop";
-    let Some(connection) = Connection::existing()? else { return Ok(None) };
+    let Some(connection) = StoreConnection::existing()? else { return Ok(None) };
     let (answer, _) = connection.ask(attempt, &Action::Stop, &[], ANSWER_WITHIN, &|| false)?;
     let Answer::Stopping { users } = answer else { return Err(unexpected(attempt, &answer)) };
     let (begun, pid) = (Instant::now(), connection.socket.peer_pid());

@@ -26,7 +26,7 @@ const HASH_KEY: [u64; 4] =
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ChunkKind {
     /// Records, their sizes before them.
     Simple,
     /// Nothing that is a record: a signature, metadata or padding.
@@ -43,7 +43,7 @@ pub(super) struct Chunk {
     /// Length of its data \[bytes\].
     pub(super) data_bytes: u64,
     data_hash: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: ChunkKind,
     pub(super) records: u64,
     /// Sum of the lengths of its records \[bytes\].
     decoded_bytes: u64,
@@ -78,8 +78,8 @@ impl Chunk {
             return Err(input.corrupt(begin, what, format!("{computed:#018x}"), format!("{stored:#018x}")));
         }
         let kind = match header[24] {
-            b'r' => Kind::Simple,
-            b's' | b'm' | b'p' => Kind::Other,
+            b'r' => ChunkKind::Simple,
+            b's' | b'm' | b'p' => ChunkKind::Other,
             b't' => {
                 let found = format!("type t at offset {begin}");
                 let hint = "write the records without the option transpose";

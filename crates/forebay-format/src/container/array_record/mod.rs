@@ -20,7 +20,7 @@ use crate::varint::Bytes;
 use crate::{Codec, Error, SchemaChoice};
 use blocks::BLOCK_BYTES;
 pub use chunk::hash as header_hash;
-use chunk::{Chunk, Kind};
+use chunk::{Chunk, ChunkKind};
 
 /// Begin of a Riegeli file: the header of its first block and of the signature.
 const SIGNATURE_BYTES: u64 = 64;
@@ -67,7 +67,7 @@ fn footer(input: &Input) -> Result<u64, Error> {
     }
     let scan = &mut HeaderScan::new(input, &|_| true);
     let postscript = Chunk::read(scan, last, input.bytes()).map_err(|error| hint_of(error.to_string()))?;
-    if postscript.kind != Kind::Simple {
+    if postscript.kind != ChunkKind::Simple {
         return Err(hint_of(format!("no records at offset {last}")));
     }
     let records = postscript.records(scan)?;
@@ -102,7 +102,7 @@ fn parse_postscript(bytes: &[u8]) -> Option<u64> {
 /// class 0, or a unit of several extents; and the codec of the unit, if it has one.
 pub fn walk(input: &Input, progress: &dyn Fn(u64) -> bool, each: &mut Visit<'_>) -> Result<(), Error> {
     chunks(input, footer(input)?, progress, &mut |scan, chunk| {
-        if chunk.kind != Kind::Simple {
+        if chunk.kind != ChunkKind::Simple {
             return Ok(());
         }
         let records = chunk.records(scan)?;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::container::columns::mask_name;
 
-use super::schema::{DictionaryIndex, Kind, SchemaField};
+use super::schema::{DictionaryIndex, FieldKind, SchemaField};
 
 /// What becomes of the nulls of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ fn find(
     found: &mut Vec<Candidate>,
 ) {
     let is_nullable = is_nullable || field.field.is_nullable;
-    let is_struct = field.field.kind == Kind::Struct && field.field.dictionary.is_none();
+    let is_struct = field.field.kind == FieldKind::Struct && field.field.dictionary.is_none();
     if !is_struct {
         let leaf = column(field, &name, above);
         found.push(Candidate { name, is_default, is_nullable, leaf });
@@ -178,11 +178,11 @@ fn find(
 /// Whether a structure is an image or audio of Hugging Face: the bytes of a file, and its path.
 fn is_encoded_file(field: &SchemaField) -> bool {
     let [first, second] = &field.children[..] else { return false };
-    let is_binary = |field: &SchemaField| matches!(field.kind, Kind::Binary { .. });
+    let is_binary = |field: &SchemaField| matches!(field.kind, FieldKind::Binary { .. });
     let named = |name: &str| [first, second].into_iter().find(|field| field.name == name);
     // Where no row has a path, its type may be that of nulls.
     let is_path =
-        |field: &SchemaField| is_binary(field) || matches!(field.kind, Kind::Other { name: "null", .. });
+        |field: &SchemaField| is_binary(field) || matches!(field.kind, FieldKind::Other { name: "null", .. });
     named("bytes").is_some_and(is_binary) && named("path").is_some_and(is_path)
 }
 
@@ -208,12 +208,12 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
             return Ok(Leaf { field, levels, unit, nulls: LeafNulls::Refused });
         }
         match kind {
-            Kind::FixedList { length } => {
+            FieldKind::FixedList { length } => {
                 axes.push(*length);
                 push(LevelKind::FixedList { length: *length });
                 next = &next.children[0];
             }
-            Kind::List { is_large } => {
+            FieldKind::List { is_large } => {
                 let length = shape.as_ref().and_then(|shape| shape.get(axes.len()).copied());
                 if is_ragged || !is_declared && !axes.is_empty() {
                     return Err("lists of lists of any length".to_owned());
@@ -225,17 +225,17 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
                 push(LevelKind::List { is_large: *is_large, length });
                 next = &next.children[0];
             }
-            Kind::Struct => return Err("lists of structures".to_owned()),
-            Kind::Other { name, .. } => return Err(format!("type {name}")),
-            Kind::Fixed { dtype, numpy, item_bytes, unit } => {
+            FieldKind::Struct => return Err("lists of structures".to_owned()),
+            FieldKind::Other { name, .. } => return Err(format!("type {name}")),
+            FieldKind::Fixed { dtype, numpy, item_bytes, unit } => {
                 push(LevelKind::Fixed { item_bytes: u64::from(*item_bytes) });
                 break Some((*dtype, numpy.clone(), u64::from(*item_bytes), *unit));
             }
-            Kind::Bool => {
+            FieldKind::Bool => {
                 push(LevelKind::Bool);
                 break Some((Some(Dtype::Bool), None, 1, None));
             }
-            Kind::Binary { is_large } => {
+            FieldKind::Binary { is_large } => {
                 push(LevelKind::Binary { is_large: *is_large });
                 break None;
             }

@@ -14,7 +14,7 @@ const MAX_FIELDS: usize = 1 << 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SchemaField {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     /// Whether it may have nulls.
     pub(super) is_nullable: bool,
     /// Where values are numbers of entries of a dictionary.
@@ -35,7 +35,7 @@ pub(super) struct DictionaryIndex {
 
 /// The type of a field, as its buffers show it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     /// Numbers and times: a type of numpy.
     Fixed {
         dtype: Option<Dtype>,
@@ -64,7 +64,7 @@ pub(super) enum Kind {
     },
 }
 
-impl Kind {
+impl FieldKind {
     /// Number of buffers of a field of this kind, and whether any number of others follow.
     pub(super) fn buffers(&self) -> (u32, bool) {
         match self {
@@ -117,9 +117,9 @@ fn read_field(
     }
     let kind = read_kind(field, version)?;
     let wanted = match kind {
-        Kind::List { .. } | Kind::FixedList { .. } => Some(1),
-        Kind::Fixed { .. } | Kind::Bool | Kind::Binary { .. } => Some(0),
-        Kind::Struct | Kind::Other { .. } => None,
+        FieldKind::List { .. } | FieldKind::FixedList { .. } => Some(1),
+        FieldKind::Fixed { .. } | FieldKind::Bool | FieldKind::Binary { .. } => Some(0),
+        FieldKind::Struct | FieldKind::Other { .. } => None,
     };
     if wanted.is_some_and(|wanted| wanted != children.len()) {
         return Err(Malformed("a field with the wrong number of children"));
@@ -143,7 +143,7 @@ fn read_index(dictionary: &Table<'_>) -> Result<DictionaryIndex, Malformed> {
 /// Suffixes of numpy for Arrow's units of time.
 const TIME_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 
-fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
+fn read_kind(field: &Table<'_>, version: i16) -> Result<FieldKind, Malformed> {
     let code = field.u8(2, 0)?;
     let details = field.table(3)?.ok_or(Malformed("a field without a type"))?;
     let unit = |default: i16| -> Result<&'static str, Malformed> {
@@ -152,12 +152,16 @@ fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
     };
     let counts = |dtype: Dtype, unit| {
         let item_bytes = dtype.item_bytes() as u32;
-        Kind::Fixed { dtype: Some(dtype), numpy: None, item_bytes, unit }
+        FieldKind::Fixed { dtype: Some(dtype), numpy: None, item_bytes, unit }
     };
     let own = |dtype: Dtype| counts(dtype, None);
-    let numpy =
-        |name: String, item_bytes| Kind::Fixed { dtype: None, numpy: Some(name), item_bytes, unit: None };
-    let other = |name, buffers| Kind::Other { name, buffers, has_variadic: false };
+    let numpy = |name: String, item_bytes| FieldKind::Fixed {
+        dtype: None,
+        numpy: Some(name),
+        item_bytes,
+        unit: None,
+    };
+    let other = |name, buffers| FieldKind::Other { name, buffers, has_variadic: false };
     let length = || u64::try_from(details.i32(0, 0)?).map_err(|_| Malformed("a negative length"));
     Ok(match code {
         1 => other("null", 0),
@@ -178,8 +182,8 @@ fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
             2 => own(Dtype::Float64),
             _ => return Err(Malformed("a float of odd width")),
         },
-        4 | 5 => Kind::Binary { is_large: false },
-        6 => Kind::Bool,
+        4 | 5 => FieldKind::Binary { is_large: false },
+        6 => FieldKind::Bool,
         7 => other("decimal", 2),
         // Days are int32: numpy counts them in 8 bytes.
         8 if details.i16(0, 1)? == 0 => counts(Dtype::Int32, Some("days")),
@@ -191,21 +195,21 @@ fn read_kind(field: &Table<'_>, version: i16) -> Result<Kind, Malformed> {
         },
         10 => numpy(format!("<M8[{}]", unit(0)?), 8),
         11 => other("interval", 2),
-        12 => Kind::List { is_large: false },
-        13 => Kind::Struct,
+        12 => FieldKind::List { is_large: false },
+        13 => FieldKind::Struct,
         // Sparse ones have type ids, dense ones offsets as well.
         14 => other("union", 1 + u32::from(details.i16(0, 0)? == 1) + u32::from(version <= VERSION_4)),
         15 => match u32::try_from(length()?).unwrap_or(0) {
             0 => other("fixed_size_binary(0)", 2),
             item_bytes => numpy(format!("|V{item_bytes}"), item_bytes),
         },
-        16 => Kind::FixedList { length: length()? },
+        16 => FieldKind::FixedList { length: length()? },
         17 => other("map", 2),
         18 => numpy(format!("<m8[{}]", unit(1)?), 8),
-        19 | 20 => Kind::Binary { is_large: true },
-        21 => Kind::List { is_large: true },
+        19 | 20 => FieldKind::Binary { is_large: true },
+        21 => FieldKind::List { is_large: true },
         22 => other("run_end_encoded", 0),
-        23 | 24 => Kind::Other { name: "binary_view or string_view", buffers: 2, has_variadic: true },
+        23 | 24 => FieldKind::Other { name: "binary_view or string_view", buffers: 2, has_variadic: true },
         25 | 26 => other("list_view", 3),
         _ => return Err(Malformed("a type of a later version of the format")),
     })

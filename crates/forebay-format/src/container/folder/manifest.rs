@@ -76,12 +76,12 @@ struct Header {
 #[derive(Debug, Deserialize)]
 struct LabelColumn {
     name: String,
-    kind: Kind,
+    kind: ColumnKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ColumnKind {
     Integer,
     Float,
     Text,
@@ -220,8 +220,10 @@ fn read(manifest: &Input, structure: &[u8]) -> Result<Listed, Error> {
     let mut values = Vec::with_capacity(header.columns.len());
     for column in &header.columns {
         values.push(match column.kind {
-            Kind::Text => Values::Texts(parts.texts(header.rows, &column.name)?),
-            Kind::Integer | Kind::Float => Values::Numbers(parts.numbers(header.rows, &column.name)?),
+            ColumnKind::Text => Values::Texts(parts.texts(header.rows, &column.name)?),
+            ColumnKind::Integer | ColumnKind::Float => {
+                Values::Numbers(parts.numbers(header.rows, &column.name)?)
+            }
         });
     }
     if !parts.rest.is_empty() {
@@ -301,7 +303,7 @@ impl Listed {
             }
             (kind, Values::Numbers(numbers)) => {
                 let value = number(numbers, row);
-                let is_place = kind == Kind::Integer && PLACES.contains(&value.cast_signed());
+                let is_place = kind == ColumnKind::Integer && PLACES.contains(&value.cast_signed());
                 Ok(if is_place {
                     Entry::Plain { class: 0, start: value, length: NUMBER_BYTES }
                 } else {
@@ -347,15 +349,15 @@ impl Container for ManifestFolder {
             classes: vec![RecordClass::files("file")],
         };
         let labels = columns.iter().map(|LabelColumn { name, kind }| match kind {
-            Kind::Integer => Column {
+            ColumnKind::Integer => Column {
                 field: Field::new(name, Dtype::Int64, Layout::Dense(Vec::new())),
                 classes: vec![RecordClass::numbers("label")],
             },
-            Kind::Float => Column {
+            ColumnKind::Float => Column {
                 field: Field::new(name, Dtype::Float64, Layout::Dense(Vec::new())),
                 classes: vec![RecordClass::tight("label")],
             },
-            Kind::Text => Column {
+            ColumnKind::Text => Column {
                 field: Field::new(name, Dtype::Uint8, Layout::Ragged),
                 classes: vec![RecordClass::tight("label")],
             },

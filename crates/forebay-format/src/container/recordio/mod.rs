@@ -36,14 +36,14 @@ pub const MAX_PARTS: usize = 64;
 
 /// Position of a part in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PartKind {
     Whole,
     First,
     Middle,
     Last,
 }
 
-impl Kind {
+impl PartKind {
     fn of(head: u32) -> Option<Self> {
         match head >> 29 {
             0 => Some(Self::Whole),
@@ -86,17 +86,17 @@ pub fn walk(
         let start = at;
         let (kind, length, end) = part_at(&mut headers, at)?;
         at = end;
-        if kind == Kind::Whole {
+        if kind == PartKind::Whole {
             each(start, Entry::Plain { class: 0, start, length })?;
             continue;
         }
-        if kind != Kind::First {
+        if kind != PartKind::First {
             return Err(out_of_order(input, start, "a whole record or a first part", kind));
         }
         let mut pieces = vec![extent(start, length, kind)];
         loop {
             let (kind, length, end) = part_at(&mut headers, at)?;
-            if !matches!(kind, Kind::Middle | Kind::Last) {
+            if !matches!(kind, PartKind::Middle | PartKind::Last) {
                 return Err(out_of_order(input, at, "a middle or last part", kind));
             }
             if pieces.len() == MAX_PARTS {
@@ -106,11 +106,11 @@ pub fn walk(
                     "its data contain the magic number of RecordIO many times; store it compressed",
                 ));
             }
-            if length > 0 || kind == Kind::Middle {
+            if length > 0 || kind == PartKind::Middle {
                 pieces.push(extent(at, length, kind));
             }
             at = end;
-            if kind == Kind::Last {
+            if kind == PartKind::Last {
                 break;
             }
         }
@@ -128,7 +128,7 @@ pub fn walk(
 }
 
 /// Reads the header at `at`: the kind of the part, the length of its data, and where it ends.
-fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Error> {
+fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(PartKind, u64, u64), Error> {
     let input = headers.input();
     let header: [u8; HEAD_BYTES as usize] = headers.get(at, "RecordIO: header of a part")?;
     let (magic, head) = header.split_at(4);
@@ -138,7 +138,7 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
         let (expected, found) = (format!("{MAGIC:#010x}"), format!("{magic:#010x}"));
         return Err(input.corrupt(at, "RecordIO: magic number", expected, found));
     }
-    let Some(kind) = Kind::of(head) else {
+    let Some(kind) = PartKind::of(head) else {
         let found = (head >> 29).to_string();
         return Err(input.corrupt(at + 4, "RecordIO: kind of a part", "0 to 3".to_owned(), found));
     };
@@ -164,17 +164,17 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
 
 /// Location of the data of the part at `at`. The magic number that was left out after a part is
 /// read from the start of the next header.
-fn extent(at: u64, length: u64, kind: Kind) -> PartPiece {
+fn extent(at: u64, length: u64, kind: PartKind) -> PartPiece {
     let magic_bytes = if kind.continues() { size_of_val(&MAGIC) as u64 } else { 0 };
     PartPiece::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }
 }
 
-fn out_of_order(input: &Input, at: u64, expected: &str, found: Kind) -> Error {
+fn out_of_order(input: &Input, at: u64, expected: &str, found: PartKind) -> Error {
     let found = match found {
-        Kind::Whole => "a whole record",
-        Kind::First => "a first part",
-        Kind::Middle => "a middle part",
-        Kind::Last => "a last part",
+        PartKind::Whole => "a whole record",
+        PartKind::First => "a first part",
+        PartKind::Middle => "a middle part",
+        PartKind::Last => "a last part",
     };
     input.corrupt(at + 4, "RecordIO: kind of a part", expected.to_owned(), found.to_owned())
 }

@@ -18,7 +18,7 @@ use crate::emulator::files::backing::Status;
 use crate::emulator::files::inodes::FileNumbers;
 use crate::emulator::filesystem::MountFileSystem;
 use crate::emulator::locks::{locked, write_locked};
-use crate::emulator::mount::{Connection, InFlight, Mount};
+use crate::emulator::mount::{InFlight, Mount, MountState};
 use crate::emulator::records::counters::Counters;
 use crate::emulator::records::faults::Fault;
 use crate::emulator::timing::clock::Clock;
@@ -272,7 +272,7 @@ impl Emulator {
             let result = session.run();
             system::use_ordinary_priority();
             // A partitioned mount stays in the list until it is unmounted.
-            if mount.connection() != Connection::Aborted {
+            if mount.connection() != MountState::Aborted {
                 if let Err(error) = result
                     && error.raw_os_error() == Some(libc::EAGAIN)
                 {
@@ -319,7 +319,7 @@ impl Emulator {
         let device = mount.device.get().map_or("", String::as_str);
         mount_point::unmount(&mount.path, device).map_err(doing("unmounting", &mount.path))?;
         // If a program holds the mount and the connection cannot be aborted, requests still arrive.
-        mount.replace_connection(Connection::Serving, Connection::Refusing);
+        mount.replace_connection(MountState::Serving, MountState::Refusing);
         self.context.scheduler.expedite(mount.node);
         self.remove(mount);
         Ok(())
@@ -374,10 +374,10 @@ impl Emulator {
             Fault::Partition { mount } => {
                 let mount = self.find(Path::new(mount))?;
                 // Set first, because the thread of the session reads it as soon as it ends.
-                mount.set_connection(Connection::Aborted);
+                mount.set_connection(MountState::Aborted);
                 let device = mount.device.get().map_or("", String::as_str);
                 if !mount_point::abort_connection(&mount.path, device) {
-                    mount.set_connection(Connection::Refusing);
+                    mount.set_connection(MountState::Refusing);
                 }
                 self.context.scheduler.expedite(mount.node);
             }
@@ -400,7 +400,7 @@ impl Emulator {
         }
         drop(state);
         for mount in self.context.mounts() {
-            mount.replace_connection(Connection::Refusing, Connection::Serving);
+            mount.replace_connection(MountState::Refusing, MountState::Serving);
             if stalls {
                 self.context.scheduler.expedite(mount.node);
             }

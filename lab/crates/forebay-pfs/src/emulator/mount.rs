@@ -30,7 +30,7 @@ pub(crate) type DirectoryEntry = (u64, FileType, OsString);
 
 /// Whether a mount answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Connection {
+pub(crate) enum MountState {
     Serving,
     /// All requests fail with ENOTCONN.
     Refusing,
@@ -51,7 +51,7 @@ pub(crate) struct Mount {
     pub(crate) directories: RwLock<HashMap<u64, Arc<Vec<DirectoryEntry>>>>,
     pub(crate) last_handle: AtomicU64,
     pub(crate) in_flight: InFlight,
-    connection: Mutex<Connection>,
+    connection: Mutex<MountState>,
 }
 
 impl Mount {
@@ -67,20 +67,20 @@ impl Mount {
             directories: RwLock::default(),
             last_handle: AtomicU64::new(0),
             in_flight: InFlight::default(),
-            connection: Mutex::new(Connection::Serving),
+            connection: Mutex::new(MountState::Serving),
         })
     }
 
-    pub(crate) fn connection(&self) -> Connection {
+    pub(crate) fn connection(&self) -> MountState {
         *locked(&self.connection)
     }
 
-    pub(crate) fn set_connection(&self, connection: Connection) {
+    pub(crate) fn set_connection(&self, connection: MountState) {
         *locked(&self.connection) = connection;
     }
 
     /// Changes the connection from `old` to `new`, if it is `old`.
-    pub(crate) fn replace_connection(&self, old: Connection, new: Connection) {
+    pub(crate) fn replace_connection(&self, old: MountState, new: MountState) {
         let mut connection = locked(&self.connection);
         if *connection == old {
             *connection = new;
@@ -90,8 +90,8 @@ impl Mount {
     /// Fails with ENOTCONN unless the mount is serving. Checked for each request and each reply.
     pub(crate) fn check_serving(&self) -> io::Result<()> {
         match self.connection() {
-            Connection::Serving => Ok(()),
-            Connection::Refusing | Connection::Aborted => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
+            MountState::Serving => Ok(()),
+            MountState::Refusing | MountState::Aborted => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
         }
     }
 

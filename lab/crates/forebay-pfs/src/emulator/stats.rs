@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::emulator::context::Context;
 use crate::emulator::locks::locked;
-use crate::emulator::mount::Connection;
+use crate::emulator::mount::MountState;
 use crate::emulator::records::counters::RequestCounters;
 use crate::ids::ServerId;
 
@@ -68,7 +68,7 @@ pub(crate) fn json(context: &Context, cpu_seconds: f64) -> Value {
                 "metadata": found.metadata,
                 "sizes": sizes,
                 "max_in_flight": mount.in_flight.max(),
-                "partitioned": mount.connection() != Connection::Serving,
+                "partitioned": mount.connection() != MountState::Serving,
             });
             with(requests(&found.requests), more)
         })
@@ -119,7 +119,7 @@ pub(crate) fn json(context: &Context, cpu_seconds: f64) -> Value {
             "slow": faults.slowed().map(|(server, factor)| {
                 json!({"server": server.0, "factor": factor})
             }).collect::<Vec<_>>(),
-            "partition": mounts.iter().filter(|mount| mount.connection() != Connection::Serving).map(|mount| {
+            "partition": mounts.iter().filter(|mount| mount.connection() != MountState::Serving).map(|mount| {
                 mount.path.to_string_lossy().into_owned()
             }).collect::<Vec<_>>(),
         },

@@ -8,7 +8,7 @@ use crate::permutation::Permutation;
 ///
 /// A table takes 2 bytes per sample, at most 128 KiB for an epoch, or for the window of a lane.
 #[derive(Debug, Default)]
-pub struct KeptPermutations {
+pub struct PermutationCache {
     /// Whose they are.
     epoch: Option<u64>,
     /// Of an order that shuffles the epoch.
@@ -32,7 +32,7 @@ struct Window {
     permutation: Permutation,
 }
 
-impl KeptPermutations {
+impl PermutationCache {
     /// Forgets those of another epoch.
     fn begin(&mut self, epoch: u64) {
         if self.epoch != Some(epoch) {
