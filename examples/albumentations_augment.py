@@ -60,7 +60,7 @@ def main() -> None:
         write_folder(Path(name))
         epochs = []
         for threads in (1, 4):
-            with forebay.Loader(name, BATCH, order="shuffle", sample=augment, threads=threads) as loader:
+            with forebay.Loader(name, BATCH, order="shuffle", transform=augment, workers=threads) as loader:
                 epochs.append([batch["image"].copy() for batch in loader])
     assert all((one == other).all() for one, other in zip(*epochs, strict=True))
     print(f"{len(epochs[0])} batches of shape {epochs[0][0].shape}, equal for 1 and 4 threads")

@@ -3,7 +3,7 @@
     pip install pillow
     python examples/images.py
 
-Pillow only writes the files here. For other augmentations, `sample=` calls a function with the
+Pillow only writes the files here. For other augmentations, `transform=` calls a function with the
 decoded pixels (albumentations_augment.py).
 """
 

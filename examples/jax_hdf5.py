@@ -43,7 +43,9 @@ def train(path: Path, state: dict[str, Any] | None = None, start: Any = (0.0, 0.
     weights, saved = jnp.asarray(start), None
     mesh = Mesh(np.array(jax.devices()), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
-    with forebay.jax.loader(path, BATCH, order="shuffle", sharding=sharding, epochs=EPOCHS) as loader:
+    with forebay.jax.loader(
+        path, BATCH, order="shuffle", sharding=sharding, expected_epochs=EPOCHS
+    ) as loader:
         if state is not None:
             loader.load_state_dict(state)
         for _ in range(loader.loader.epoch, EPOCHS):

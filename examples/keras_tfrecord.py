@@ -43,7 +43,9 @@ def make_model() -> keras.Model:
 def train(data: list[Path], backups: Path, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
     """Train from the backup, if there is one; return the weights."""
     model = make_model()
-    with forebay.Loader(data, BATCH, order="group", sample=prepare, threads=2, epochs=EPOCHS) as loader:
+    with forebay.Loader(
+        data, BATCH, order="group", transform=prepare, workers=2, expected_epochs=EPOCHS
+    ) as loader:
         backup = forebay.tensorflow.Backup(backups, loader, save_freq=2)
         backup.restore(model)
         # An epoch per call, so that the rest of a restored one is an epoch of its own.

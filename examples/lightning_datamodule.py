@@ -34,7 +34,7 @@ class Images(pl.LightningDataModule):
     def loader(self, name: str, order: str) -> forebay.torch.TensorLoader:
         """Make a loader; loaders that live at the same time have their own names."""
         loader = forebay.torch.loader(
-            self.folder / f"{name}.npz", BATCH, order=order, name=name, sample=self.prepare, threads=2
+            self.folder / f"{name}.npz", BATCH, order=order, name=name, transform=self.prepare, workers=2
         )
         self.loaders.append(loader)
         return loader

@@ -54,7 +54,7 @@ def train(data: list[Path], checkpoint: Path, stop_after: int | None = None) -> 
     ids: list[int] = []
     # On GPUs, device= copies batches ahead of the computation, through pinned memory.
     dataset = forebay.open(data, decode=DECODE)
-    with forebay.torch.loader(dataset, BATCH, order="group", device=device, epochs=EPOCHS) as loader:
+    with forebay.torch.loader(dataset, BATCH, order="group", device=device, expected_epochs=EPOCHS) as loader:
         if checkpoint.exists():
             state = torch.load(checkpoint, map_location=device)
             model.load_state_dict(state["model"])

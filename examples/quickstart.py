@@ -27,7 +27,7 @@ def main() -> None:
         dataset = forebay.open(path)
         print(f"{dataset.format} file of {len(dataset):,} samples: {dataset.fields}")
 
-        with forebay.Loader(dataset, BATCH, order="group", epochs=EPOCHS) as loader:
+        with forebay.Loader(dataset, BATCH, order="group", expected_epochs=EPOCHS) as loader:
             for epoch in range(EPOCHS):
                 mean = 0.0
                 for batch in loader:

@@ -33,7 +33,7 @@ def train(config: dict[str, Any]) -> None:
     model: Any = prepare_model(torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     checkpoint, losses, steps = Path(config["checkpoint"]), [], 0
-    with forebay.torch.loader(config["data"], BATCH, order="shuffle", epochs=EPOCHS) as loader:
+    with forebay.torch.loader(config["data"], BATCH, order="shuffle", expected_epochs=EPOCHS) as loader:
         world = loader.loader.world
         # The ranks of Ray and those of Forebay are the same.
         assert (world.rank, world.size) == (context.get_world_rank(), context.get_world_size())

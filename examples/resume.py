@@ -22,7 +22,7 @@ STOP_AFTER = 40
 
 def make_loader(path: Path) -> forebay.Loader:
     """Make the loader of both runs, with the same options."""
-    return forebay.Loader(path, BATCH, order="shuffle", seed=7, epochs=EPOCHS)
+    return forebay.Loader(path, BATCH, order="shuffle", seed=7, expected_epochs=EPOCHS)
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> list[list[int]]:

@@ -33,7 +33,7 @@ def main() -> None:
             path,
             BATCH,
             order="shuffle",
-            epochs=EPOCHS,
+            expected_epochs=EPOCHS,
             tiers=[f"{tier}:64MiB"],
             # Only for this example, whose file is in the page cache: no tier is faster than that,
             # so no copies are made where the cache is mapped.

@@ -99,8 +99,8 @@ def _order(config: Config) -> Iterator[str]:
     if order.mixture is not None:
         yield from _mixture(order.mixture)
     yield from _ends(order)
-    if order.epochs is not None:
-        yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
+    if order.expected_epochs is not None:
+        yield f"epochs: {order.expected_epochs} expected; nothing is read ahead beyond them"
     yield from _shuffle_quality(config, order.shuffle_quality)
 
 
@@ -397,15 +397,19 @@ def _no_copies(config: Config, tiers: Tiers, why: NoCopies) -> str:
     if why.reason == "source_in_memory":
         return "no copies are made: the files are local and in the page cache, which no tier is faster than"
     if why.reason == "one_epoch":
-        return "no copies are made: with epochs=1 nothing is read a second time"
+        return "no copies are made: with expected_epochs=1 nothing is read a second time"
     order = config.order
     text = (
         f"no copies are made: in order {order.kind} on {tiers.nodes} nodes, each node would read more than its samples for "
         "them, and all copies together cost more reads than they save"
     )
     if why.pays_from is not None:
-        found = "no epochs=" if order.epochs is None else f"epochs={order.epochs}"
-        text += f" (they save from epochs={why.pays_from} on, found {found})"
+        found = (
+            "no expected_epochs="
+            if order.expected_epochs is None
+            else f"expected_epochs={order.expected_epochs}"
+        )
+        text += f" (they save from expected_epochs={why.pays_from} on, found {found})"
     better = "larger groups give" if order.kind == "group" else 'order="group" gives'
     local = '; with order="local-shuffle" each node reads its own share' if order.kind == "shuffle" else ""
     return f"{text}; {better} each node whole chunks{local}"
@@ -416,7 +420,7 @@ _EPOCHS = ("first", "second", "third")
 
 
 def _forecast(config: Config, tiers: Tiers) -> Iterator[str]:
-    known = tiers.forecast[: config.order.epochs or len(tiers.forecast)]
+    known = tiers.forecast[: config.order.expected_epochs or len(tiers.forecast)]
     where = "" if tiers.nodes == 1 else f" (all {tiers.nodes} nodes together)"
     for number, (name, epoch) in enumerate(zip(_EPOCHS, known, strict=False)):
         rest = [other for other in known[number:] if not _is_like(epoch, other)]
@@ -465,7 +469,7 @@ def _memory(config: Config) -> Iterator[str]:
         yield f"memory: other loaders of this job hold {_size(memory.held_bytes)} of the budget"
     if memory.on_loan:
         yield (
-            f"memory: other loaders of this process have reserved the {_size(memory.asked_bytes)} that they share, so "
+            f"memory: other loaders of this process have reserved the {_size(memory.requested_bytes)} that they share, so "
             "this one is made on loan: it takes memory while it is iterated, from loaders that are between epochs or not "
             "iterated"
         )
@@ -481,13 +485,13 @@ def _per_sample(config: Config) -> Iterator[str]:
     if (work := config.per_sample) is None:
         return
     names = " and ".join(f"{name}=" for name in work.functions)
-    collated = f"; results are collated by {work.collate}" if "sample" in work.functions else ""
+    collated = f"; results are collated by {work.collate}" if "transform" in work.functions else ""
     ahead = f"up to {work.prefetch} batch(es) ahead of the script{collated}"
-    if work.processes is None:
+    if work.worker_kind == "thread":
         yield f"functions: {work.threads} thread(s) call {names}, {ahead}"
     else:
-        others = " and call batch=" if "batch" in work.functions else ""
-        yield f"functions: {work.processes} process(es) call sample=, {work.threads} threads serve them{others}, {ahead}"
+        others = " and call batch_transform=" if "batch_transform" in work.functions else ""
+        yield f"functions: {work.workers} process(es) call transform=, {work.threads} threads serve them{others}, {ahead}"
 
 
 def _fallbacks(config: Config) -> Iterator[str]:

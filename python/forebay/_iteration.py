@@ -77,7 +77,7 @@ class Batch(dict[str, Any]):
 
 
 class BatchTuple(tuple[Any, ...]):
-    """A batch of samples for which ``sample=`` returned tuples; a tuple of what became of them.
+    """A batch of samples for which ``transform=`` returned tuples; a tuple of what became of them.
 
     Attributes
     ----------

@@ -1,14 +1,41 @@
-"""Words that had another name before 0.1.0, and the names of today.
+"""Names that had another meaning or spelling before 0.1.0, and the names of today.
 
-An old name is an error, never an alias: the hint of the error has the name of today. The names of
-options are in :mod:`forebay.options`.
+An old name is an error, never an alias: the hint of the error has the name of today. The tables
+hold options (arguments, environment variables, keys of configuration files), values of options,
+and words of the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "OPTIONS", "VALUES", "VARIABLES", "hint"]
+
+OPTIONS: Mapping[str, str] = {
+    "last": "it is called last_batch=",
+    "epochs": "it is called expected_epochs=",
+    "memory": "it is called node_memory=",
+    "sample": "it is called transform=",
+    "batch": "it is called batch_transform=",
+    "threads": "it is called workers=",
+    "processes": 'write workers=n, worker_kind="process"',
+}
+"""Option → what stands for it today."""
+
+VARIABLES: Mapping[str, str] = {
+    "FOREBAY_LAST": "it is called FOREBAY_LAST_BATCH",
+    "FOREBAY_EPOCHS": "it is called FOREBAY_EXPECTED_EPOCHS",
+    "FOREBAY_MEMORY": "it is called FOREBAY_NODE_MEMORY",
+    "FOREBAY_THREADS": "it is called FOREBAY_WORKERS",
+    "FOREBAY_PROCESSES": "set FOREBAY_WORKERS, and FOREBAY_WORKER_KIND=process",
+}
+"""Environment variable → what stands for it today."""
+
+VALUES: Mapping[tuple[str, str], str] = {
+    ("last_batch", "wrap"): "fill",
+    ("last_batch", "short"): "partial",
+}
+"""Option and its value → the value of today."""
 
 COMMANDS: Mapping[str, str] = {
     "--beside": "--sidecar-in-dataset",
@@ -20,3 +47,13 @@ COMMANDS: Mapping[str, str] = {
     "cold": "drop-caches",
 }
 """Option of a command, or command of a group → that of today."""
+
+
+def hint(name: str) -> str | None:
+    """Return what stands today for an option, or None if it never had this name."""
+    words = [
+        f'"{old}" is called "{new}"'
+        for (option, old), new in VALUES.items()
+        if f"{option}=" in OPTIONS.get(name, "")
+    ]
+    return ", ".join([OPTIONS[name], *words]) if name in OPTIONS else None

@@ -212,8 +212,8 @@ class Order:
     ends: tuple[EpochEnd, ...]
     """What an epoch has with each ``last_batch``: ``partial``, ``fill``, ``drop``; without those
     that are not possible. None of a mixture."""
-    epochs: int | None
-    """The option ``epochs=``."""
+    expected_epochs: int | None
+    """The option ``expected_epochs=``."""
     lanes: int
     """Streams that the ranks share out between them."""
     allowed_ranks: tuple[int, ...]
@@ -297,12 +297,12 @@ class Reading:
 class Memory:
     """The memory of the loader on this node."""
 
-    asked_bytes: int
-    """The option ``memory=``, or its default."""
+    requested_bytes: int
+    """The option ``node_memory=``, or its default."""
     is_default: bool
     """Whether that is the default."""
     bound: str
-    """What bounds ``memory=``: ``free`` memory, or the ``address_space`` left by ``ulimit -v``."""
+    """What bounds ``node_memory=``: ``free`` memory, or ``address_space`` left by ``ulimit -v``."""
     bound_bytes: int
     """How much that is."""
     is_half_of_address_space: bool
@@ -443,11 +443,14 @@ class PerSample:
     """Functions of the user that threads or processes call ahead of the script."""
 
     functions: tuple[str, ...]
-    """Which: ``sample``, ``batch``."""
+    """Which: ``transform``, ``batch_transform``."""
+    workers: int
+    """Threads or processes that call ``transform``."""
+    worker_kind: str
+    """What they are: ``thread``, ``process``."""
     threads: int
-    """Threads that call them, or that hand samples to the processes and call ``batch``."""
-    processes: int | None
-    """Processes that call ``sample``; None where threads do."""
+    """Threads that call the functions, or that hand samples to processes and call
+    ``batch_transform``."""
     prefetch: int
     """Batches that are worked on ahead of the script."""
     collate: str
@@ -469,7 +472,7 @@ class Now:
     """What changes while the loader lives."""
 
     epochs: int | None
-    """The option ``epochs=``, or the epochs begun where these are more."""
+    """The option ``expected_epochs=``, or the epochs begun where these are more."""
     touched_bytes: int
     """Shared memory that takes real memory."""
     huge_page_bytes: int | None

@@ -213,7 +213,7 @@ def decoders_of(decode: object) -> dict[str, Mapping[str, Any]]:
             raise option_error(
                 f"forebay.open: decode= of field {name!r}: expected forebay.image(...), forebay.array(...), {words}; "
                 f"found {decoder!r}",
-                "a function of your own is sample= of forebay.Loader",
+                "a function of your own is transform= of forebay.Loader",
             )
     return found
 

@@ -74,8 +74,8 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         Raises
         ------
         OptionError
-            If ``sample=`` or ``batch=`` make something other than dictionaries of the batches, and
-            where Accelerate reads on rank 0 for all ranks of a loader.
+            If ``transform=`` or ``batch_transform=`` make something other than dictionaries of the
+            batches, and where Accelerate reads on rank 0 for all ranks of a loader.
         """
         refuse_dispatch(
             "forebay.huggingface.dataset",
@@ -91,7 +91,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
             if not isinstance(batch, Mapping):
                 raise option_error(
                     f"forebay.huggingface: expected batches that are dictionaries, found {type(batch).__name__}",
-                    "return a dictionary from sample= and batch=",
+                    "return a dictionary from transform= and batch_transform=",
                 )
             after = json.dumps(self.loader.state_dict())
             count = 1 if self._batches else len(next(iter(batch.values())))

@@ -150,7 +150,7 @@ def _check_fields(loader: Loader) -> None:
         if shape is None:
             raise option_error(
                 f"forebay.jax.loader: field {name!r} has a different length in each sample, which no JAX array can have",
-                'decode it to arrays of one shape with sample=, use collate="pad", or choose others by forebay.open(fields=)',
+                'decode to arrays of one shape with transform=, use collate="pad", or choose others by forebay.open(fields=)',
             )
 
 
@@ -254,7 +254,7 @@ class _Converter:
         elif not (isinstance(value, jax.Array | bool | int | float | complex) or value is None):
             raise option_error(
                 f"loader {self._name!r}: {_where(path)}: expected arrays of numbers for JAX, found {_tree(value)}",
-                'convert it with sample= or batch=, use collate="pad" for arrays of different lengths, '
+                'convert it with transform= or batch_transform=, use collate="pad" for arrays of different lengths, '
                 "or leave the field out: forebay.open(fields=)",
             )
 
@@ -268,7 +268,7 @@ class _Converter:
         ):
             raise option_error(
                 f"loader {self._name!r}: {_where(path)}: JAX has no arrays of dtype {dtype}",
-                "convert it with sample= or batch=, or leave the field out: forebay.open(fields=)",
+                "convert it with transform= or batch_transform=, or leave the field out: forebay.open(fields=)",
             )
         if not dtype.isnative:
             array = array.astype(dtype.newbyteorder("="))
@@ -288,14 +288,14 @@ class _Converter:
                 raise option_error(
                     f"loader {self._name!r}: {_where(path)}: values of {array.dtype} up to {array.max()} do not fit {narrow}, "
                     "which JAX uses while its 64-bit types are disabled",
-                    'jax.config.update("jax_enable_x64", True), or cast with sample=',
+                    'jax.config.update("jax_enable_x64", True), or cast with transform=',
                 )
             return array.astype(narrow)
         if not self._has_warned:
             self._has_warned = True
             warn(
                 f"loader {self._name!r}: {_where(path)}: {array.dtype} is rounded to {narrow}, as JAX has its 64-bit types "
-                'disabled; jax.config.update("jax_enable_x64", True) keeps them, a cast with sample= avoids this warning'
+                'disabled; jax.config.update("jax_enable_x64", True) keeps them, a cast with transform= avoids this warning'
             )
         return array.astype(narrow)
 

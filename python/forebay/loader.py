@@ -41,8 +41,8 @@ from forebay._samples.iteration import AheadIteration
 from forebay._samples.pipeline import Pipeline
 from forebay._samples.settings import (
     check_given,
+    has_processes,
     prefetch_for,
-    processes_for,
     strategy_for,
 )
 from forebay._shown import counted, table
@@ -102,7 +102,7 @@ class _NoNext:
 
 
 class LoaderSettings(TypedDict, total=False):
-    """The options of :class:`Loader` but ``sample`` and ``batch``, by name, for type checkers."""
+    """The options of :class:`Loader` but its two functions, by name, for type checkers."""
 
     global_batch: int | None
     order: Order | None
@@ -110,17 +110,17 @@ class LoaderSettings(TypedDict, total=False):
     seed: int | None
     world: str | World | None
     strategy: str | Strategy | None
-    memory: int | str | None
+    node_memory: int | str | None
     tiers: Sequence[str | Tier] | None
     copy_threads: int | None
     copy_bytes: int | str | None
-    epochs: int | None
+    expected_epochs: int | None
     last_batch: str | None
     bad_samples: str | None
     checksums: bool | None
     collate: str | Mapping[Any, Any] | Callable[[list[Any]], Any] | None
-    threads: int | None
-    processes: int | None
+    workers: int | None
+    worker_kind: str | None
     prefetch: int | None
     timeout: float | None
 
@@ -128,8 +128,8 @@ class LoaderSettings(TypedDict, total=False):
 class LoaderOptions(LoaderSettings, total=False):
     """The options of :class:`Loader`, by name, for type checkers."""
 
-    sample: Callable[..., Any] | None
-    batch: Callable[[Any], Any] | None
+    transform: Callable[..., Any] | None
+    batch_transform: Callable[[Any], Any] | None
 
 
 def _close_engine(engine: _native.Engine, generation: int) -> None:
@@ -154,9 +154,9 @@ class Loader(Generic[T]):
     ``world="single"``. One thread at a time iterates a loader: the start of an iteration makes
     earlier iterators stale.
 
-    Each option but ``dataset``, ``sample`` and ``batch`` can also come from the environment
-    variable ``FOREBAY_`` + its name in capitals, or from the configuration file (docs/options.md).
-    An argument of None counts as not given.
+    Each option but ``dataset``, ``transform`` and ``batch_transform`` can also come from the
+    environment variable ``FOREBAY_`` + its name in capitals, or from the configuration file
+    (docs/options.md). An argument of None counts as not given.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Loader(Generic[T]):
     strategy : {"forebay", "mmap", "pread", "io_uring", "store"} or Strategy
         How samples are fetched; it never changes which. Default ``"forebay"``. ``lmdb`` and the
         steps of LMDBIO (docs/options.md) exist for comparison.
-    memory : int or str
+    node_memory : int or str
         Memory budget of the node [bytes], or a string such as ``"2GiB"``: staging blocks, batch
         buffers and retained values. The loaders of a job share it, or those of a process that is
         alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
@@ -196,7 +196,7 @@ class Loader(Generic[T]):
         Threads of each process that write copies. Default 1.
     copy_bytes : int or str
         Length of a write of copies [bytes], 64 KiB to 1 MiB. Default 1 MiB.
-    epochs : int
+    expected_epochs : int
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
         default unknown: the loader prefetches into the next epoch.
@@ -211,34 +211,35 @@ class Loader(Generic[T]):
         What happens where a sample cannot be read or decoded. ``raise``: an error that names file
         and offset. ``skip``: the nearest earlier good sample of the order replaces it,
         ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. A sample
-        for which ``sample`` raises is replaced by the nearest one before it by id. Default
+        for which ``transform`` raises is replaced by the nearest one before it by id. Default
         ``"raise"``.
     checksums : bool
         Whether the loader checks the checksum of each record it delivers, where the format has one
         (TFRecord: CRC-32C of the data). A wrong checksum makes a bad sample. ``forebay verify`` and
         ``dataset[i]`` always check. Default False.
-    sample : function
-        Function of a sample, or of a sample and a random generator: ``sample(sample, rng)``.
-        Threads call it for each sample of a batch, ahead of the script, and its results are
+    transform : function
+        Function of a sample, or of a sample and a random generator: ``transform(sample, rng)``.
+        Workers call it for each sample of a batch, ahead of the script, and its results are
         collated (docs/per-sample.md). ``sample`` is a dictionary: field name → writable view of the
         batch buffer, of the field's shape; of its values where the length varies. ``rng`` is a
         :class:`numpy.random.Generator` that depends on seed, epoch and sample id alone. It is
         passed if the function has a parameter ``rng``, or two parameters without a default.
-    batch : function
-        Function of a :class:`Batch`, or of the collated results of ``sample``; the loader delivers
-        what it returns. With ``sample``, ``threads`` or ``prefetch``, threads call it ahead of the
-        script, for several batches at once; else the script's own thread does.
+    batch_transform : function
+        Function of a :class:`Batch`, or of the collated results of ``transform``; the loader
+        delivers what it returns. With ``transform``, ``workers`` or ``prefetch``, threads call it
+        ahead of the script, for several batches at once; else the script's own thread does.
     collate : {"stack", "pad", "list", "ragged"}, mapping or function
-        How the results of ``sample`` become a batch. ``stack``: arrays of equal shapes become one.
-        ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A mapping has one of
-        them for each field, position or name of the results; ``...`` stands for all others. A
-        function takes the list of results. Default ``"stack"``.
-    threads : int
-        Threads that call ``sample`` and ``batch``, 1 to 1024. Default: the cores of this rank.
-    processes : int
-        Processes that call ``sample`` instead of threads, 1 to 256, for functions that hold the
-        interpreter lock. ``sample`` is a function of a module, or of a script that is guarded by
-        ``if __name__ == "__main__"``. Default: none.
+        How the results of ``transform`` become a batch. ``stack``: arrays of equal shapes become
+        one. ``pad``: :class:`Padded`. ``ragged``: :class:`Ragged`. ``list``: lists. A mapping has
+        one of them for each field, position or name of the results; ``...`` stands for all others.
+        A function takes the list of results. Default ``"stack"``.
+    workers : int
+        Threads that call ``transform`` and ``batch_transform``, 1 to 1024, or processes that call
+        ``transform``, 1 to 256. Default: the cores of this rank.
+    worker_kind : {"thread", "process"}
+        What calls ``transform``. Processes are for functions that hold the interpreter lock;
+        ``transform`` is then a function of a module, or of a script that is guarded by
+        ``if __name__ == "__main__"``. Default ``"thread"``.
     prefetch : int
         Batches that are worked on ahead of the script, 0 to 60. Default 2, or fewer where the
         loader has few batch buffers.
@@ -271,8 +272,8 @@ class Loader(Generic[T]):
         dataset: Dataset | PathLike | Sequence[PathLike],
         batch_size: int | None = None,
         *,
-        sample: None = None,
-        batch: None = None,
+        transform: None = None,
+        batch_transform: None = None,
         **options: Unpack[LoaderSettings],
     ) -> None: ...
 
@@ -282,8 +283,8 @@ class Loader(Generic[T]):
         dataset: Dataset | PathLike | Sequence[PathLike],
         batch_size: int | None = None,
         *,
-        sample: Callable[..., Any],
-        batch: None = None,
+        transform: Callable[..., Any],
+        batch_transform: None = None,
         **options: Unpack[LoaderSettings],
     ) -> None: ...
 
@@ -293,8 +294,8 @@ class Loader(Generic[T]):
         dataset: Dataset | PathLike | Sequence[PathLike],
         batch_size: int | None = None,
         *,
-        sample: Callable[..., Any] | None = None,
-        batch: Callable[[Any], T],
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], T],
         **options: Unpack[LoaderSettings],
     ) -> None: ...
 
@@ -304,8 +305,8 @@ class Loader(Generic[T]):
         dataset: Dataset | PathLike | Sequence[PathLike],
         batch_size: int | None = None,
         *,
-        sample: Callable[..., Any] | None = None,
-        batch: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         **options: Unpack[LoaderSettings],
     ) -> None: ...
 
@@ -320,19 +321,19 @@ class Loader(Generic[T]):
         seed: int | None = None,
         world: str | World | None = None,
         strategy: str | Strategy | None = None,
-        memory: int | str | None = None,
+        node_memory: int | str | None = None,
         tiers: Sequence[str | Tier] | None = None,
         copy_threads: int | None = None,
         copy_bytes: int | str | None = None,
-        epochs: int | None = None,
+        expected_epochs: int | None = None,
         last_batch: str | None = None,
         bad_samples: str | None = None,
         checksums: bool | None = None,
-        sample: Callable[..., Any] | None = None,
-        batch: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         collate: str | Mapping[Any, Any] | Callable[[list[Any]], Any] | None = None,
-        threads: int | None = None,
-        processes: int | None = None,
+        workers: int | None = None,
+        worker_kind: str | None = None,
         prefetch: int | None = None,
         timeout: float | None = None,
         **unknown: Never,
@@ -340,11 +341,11 @@ class Loader(Generic[T]):
         if unknown:
             raise unknown_option(next(iter(unknown)))
         check_given(
-            sample=sample,
-            batch=batch,
+            transform=transform,
+            batch_transform=batch_transform,
             collate=collate,
-            threads=threads,
-            processes=processes,
+            workers=workers,
+            worker_kind=worker_kind,
             prefetch=prefetch,
         )
         explicit = world if isinstance(world, World) else None
@@ -357,27 +358,27 @@ class Loader(Generic[T]):
                 "seed": seed,
                 "world": None if explicit else world,
                 "strategy": strategy,
-                "memory": memory,
+                "node_memory": node_memory,
                 "tiers": tiers,
                 "copy_threads": copy_threads,
                 "copy_bytes": copy_bytes,
-                "epochs": epochs,
+                "expected_epochs": expected_epochs,
                 "last_batch": last_batch,
                 "bad_samples": bad_samples,
                 "checksums": checksums,
-                "threads": threads,
-                "processes": processes,
+                "workers": workers,
+                "worker_kind": worker_kind,
                 "prefetch": prefetch,
                 "collate": collate,
                 "timeout": timeout,
             }
         )
-        self._batch_function = None if batch is None else guard_stop_iteration(batch)
+        self._batch_function = None if batch_transform is None else guard_stop_iteration(batch_transform)
         self._pipeline: Pipeline | None = None
-        if sample is not None or (
-            batch is not None and {"threads", "prefetch"} & self._options.origins.keys()
+        if transform is not None or (
+            batch_transform is not None and {"workers", "prefetch"} & self._options.origins.keys()
         ):
-            self._pipeline = self._make_pipeline(sample, batch)
+            self._pipeline = self._make_pipeline(transform, batch_transform)
         self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
         # Other sources are believed, whatever a framework says later.
         self._follows_framework = explicit is None and self._options["world"] in ("auto", "torchrun")
@@ -410,16 +411,16 @@ class Loader(Generic[T]):
         return open_channel(info, self.name, self._options["timeout"])
 
     def _make_pipeline(
-        self, sample: Callable[..., Any] | None, batch: Callable[[Any], Any] | None
+        self, transform: Callable[..., Any] | None, batch_transform: Callable[[Any], Any] | None
     ) -> Pipeline:
         functions = Functions(
-            sample,
+            transform,
             self._options["collate"],
-            batch,
+            batch_transform,
             name=self.name,
             seed=self._options["seed"],
             skips=self._options["bad_samples"] == "skip",
-            processes=processes_for(self._options, sample),
+            has_processes=has_processes(self._options, transform),
         )
         pipeline = Pipeline(functions, self.name)
         # When the loader is collected; it does not wait for functions under way.
@@ -465,8 +466,8 @@ class Loader(Generic[T]):
             "order": self._order,
             "seed": self._options["seed"],
             "last_batch": self._options["last_batch"],
-            "epochs": self._options["epochs"],
-            "memory_bytes": self._options["memory"],
+            "expected_epochs": self._options["expected_epochs"],
+            "node_memory_bytes": self._options["node_memory"],
             "strategy": asdict(strategy),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
@@ -524,8 +525,8 @@ class Loader(Generic[T]):
         if self._order_function is not None:
             self._states = GivenStates(engine.order_state, self._weighted)
         if (pipeline := self._pipeline) is not None:
-            threads = self._options["threads"] or engine.cores
-            pipeline.set_size(threads, prefetch_for(self._options, engine.batch_buffers))
+            workers = self._options["workers"] or engine.cores
+            pipeline.set_size(workers, prefetch_for(self._options, engine.batch_buffers))
         return engine
 
     def _check_weights(self, engine: _native.Engine) -> None:
@@ -589,8 +590,9 @@ class Loader(Generic[T]):
 
         return PerSample(
             functions=pipeline.functions.names(),
+            workers=pipeline.workers,
+            worker_kind="thread" if pipeline.processes is None else "process",
             threads=pipeline.threads,
-            processes=None if pipeline.processes is None else pipeline.processes.number,
             prefetch=pipeline.prefetch,
             collate=pipeline.functions.collate_name(),
         )
@@ -882,10 +884,10 @@ class Loader(Generic[T]):
     def close(self) -> None:
         """Release all resources and let the node continue without this rank.
 
-        Batches that the script holds stay valid. Calls of ``sample`` and ``batch`` that are under
-        way are finished, and no others are made. Reads that storage does not answer are abandoned,
-        with their memory. :meth:`stats`, :attr:`config`, :meth:`explain` and :meth:`bad_samples`
-        return their last values. A second call does nothing.
+        Batches that the script holds stay valid. Calls of ``transform`` and ``batch_transform``
+        that are under way are finished, and no others are made. Reads that storage does not answer
+        are abandoned, with their memory. :meth:`stats`, :attr:`config`, :meth:`explain` and
+        :meth:`bad_samples` return their last values. A second call does nothing.
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from forebay import _native
+from forebay import _native, _renamed
 from forebay._core import OptionError, did_you_mean, option_error
 from forebay._given_order import Given, Weighted
 from forebay._warn import warn
@@ -63,6 +63,9 @@ _OF_LAB = (
     "async", "async-db",
 )  # fmt: skip
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
+WORKER_KINDS = ("thread", "process")
+MAX_THREADS = 1024
+MAX_PROCESSES = 256
 COLLATES = ("stack", "pad", "list", "ragged")
 FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 
@@ -254,7 +257,7 @@ class Strategy:
         ``"per_rank"``: one for each rank.
     coalesce : int, optional
         Steps that one read may span, where the order goes step by step (all but ``group`` and
-        ``opportunistic``). The default follows from ``memory``.
+        ``opportunistic``). The default follows from ``node_memory``.
     stagger : int or "auto", optional
         Groups of nodes whose readers take turns, so that one group touches storage at a time.
         ``"auto"``: the number that measures best (:meth:`Loader.set_stagger` changes it later). By
@@ -405,7 +408,7 @@ def parse_bytes(name: str, value: object) -> int:
     OptionError
         If it is no positive number of bytes; the message begins with ``name``.
     """
-    size: int = _check(name, "memory", _bytes(name, value), value)
+    size: int = _check(name, "node_memory", _bytes(name, value), value)
     return size
 
 
@@ -558,20 +561,19 @@ _ELSEWHERE: Mapping[str, str] = {
     "sampler": "order= takes a function of the epoch that returns sample ids (forebay.Given), or forebay.Weighted(weights); "
     "each rank gets its part of them",
     "batch_sampler": "order= takes a function of the epoch that returns sample ids (forebay.Given)",
-    "num_workers": "leave it out: threads of the engine read ahead, in no other process; threads=n is the number of "
-    "threads that call sample= and batch=, processes=n that of processes that call sample=",
-    "persistent_workers": "leave it out: threads and processes live as long as the loader",
-    "worker_init_fn": "leave it out: sample= may be an object that prepares itself in its first call",
-    "multiprocessing_context": "leave it out: processes=n starts new programs, as spawn does",
-    "prefetch_factor": "prefetch=n is the number of batches on which sample= and batch= work ahead; "
-    "memory= bounds what is read ahead",
+    "num_workers": "leave it out: threads of the engine read ahead; workers=n is the number of threads that call "
+    'transform= and batch_transform=, or with worker_kind="process" of processes that call transform=',
+    "persistent_workers": "leave it out: workers live as long as the loader",
+    "worker_init_fn": "leave it out: transform= may be an object that prepares itself in its first call",
+    "multiprocessing_context": 'leave it out: worker_kind="process" starts new programs, as spawn does',
+    "prefetch_factor": "prefetch=n is the number of batches on which transform= and batch_transform= work ahead; "
+    "node_memory= bounds what is read ahead",
     "drop_last": 'last_batch="partial" (the default) shares the rest out over the ranks, last_batch="drop" leaves it out, '
     'last_batch="fill" fills the last step from the start',
     "pin_memory": "forebay.torch.loader takes it, and pins where torch finds a GPU; batches of a Loader are numpy arrays",
     "device": "forebay.torch.loader takes it; batches of a Loader are numpy arrays",
-    "collate_fn": "collate= takes a function of the list of what sample= returned",
-    "transform": "sample= takes a function of one sample, a dict of field name to array; batch= one of the batch",
-    "decode": "it is called batch=, a function of the batch; sample= takes a function of one sample",
+    "collate_fn": "collate= takes a function of the list of what transform= returned",
+    "decode": "it is called batch_transform=, a function of the batch; transform= takes a function of one sample",
     "generator": "seed= decides every shuffle",
     "num_replicas": "world= says which ranks there are; under torchrun, MPI and SLURM it is found out",
     "rank": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
@@ -579,33 +581,17 @@ _ELSEWHERE: Mapping[str, str] = {
 }
 
 
-# Options that had another name, with their names and those of their values today.
-_RENAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "last": ("last_batch", {"wrap": "fill", "short": "partial"})
-}
-
-
-def _of_renamed(name: str) -> str:
-    """Say what a renamed option and its values are called."""
-    today, words = _RENAMED[name]
-    return f"it is called {today}= and " + ", ".join(
-        f'"{old}" is called "{new}"' for old, new in words.items()
-    )
-
-
 def _refuse_renamed(environment: Mapping[str, str]) -> None:
     """Raise where a variable has the old name of an option: it would have no effect."""
-    for name in _RENAMED:
-        if environment.get(variable := f"FOREBAY_{name.upper()}"):
-            today = f"FOREBAY_{_RENAMED[name][0].upper()}"
-            raise option_error(f"{variable}: the variable is called {today}", _of_renamed(name))
+    for variable, advice in _renamed.VARIABLES.items():
+        if environment.get(variable):
+            raise option_error(f"{variable}: there is no such variable", advice)
 
 
 def _last_batch(origin: str, value: object) -> str:
-    words = _RENAMED["last"][1]
-    if isinstance(value, str) and value in words:
+    if isinstance(value, str) and (today := _renamed.VALUES.get(("last_batch", value))):
         raise option_error(
-            f"{origin}: expected one of {', '.join(LASTS)}; found {value!r}", _of_renamed("last")
+            f"{origin}: expected one of {', '.join(LASTS)}; found {value!r}", f'it is called "{today}"'
         )
     return str(_checked("last_batch", _same)(origin, value))
 
@@ -631,14 +617,12 @@ def unknown_option(name: str) -> OptionError:
 
     names = [
         "dataset",
-        "sample",
-        "batch",
+        "transform",
+        "batch_transform",
         *(option.name for option in OPTIONS if option.name not in _OF_OPEN),
     ]
-    hint = _ELSEWHERE.get(name)
-    if name in _RENAMED:
-        hint = _of_renamed(name)
-    elif name in _OF_OPEN:
+    hint = _renamed.hint(name) or _ELSEWHERE.get(name)
+    if name in _OF_OPEN:
         hint = f"forebay.open takes it: forebay.Loader(forebay.open(path, {name}=...), ...)"
     elif hint is None:
         near = difflib.get_close_matches(name, names, 1)
@@ -719,7 +703,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("seed", 0, _checked("seed", _number), "with the epoch, decides every shuffle"),
     Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
     Option("strategy", Strategy(), strategy_of, "how samples are fetched: " + ", ".join(PRESETS)),
-    Option("memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"),
+    Option(
+        "node_memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"
+    ),
     Option("tiers", (), _tiers, "directories of the node that keep copies: PATH:SIZE, the nearest first"),
     Option(
         "copy_threads",
@@ -729,9 +715,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("copy_bytes", 1 << 20, _copy_bytes, "length of a write into a tier, in bytes or as 512KiB"),
     Option(
-        "epochs",
+        "expected_epochs",
         None,
-        _checked("epochs", _number),
+        _checked("expected_epochs", _number),
         "epochs that will be asked for; nothing is read ahead beyond them",
     ),
     Option("last_batch", "partial", _last_batch, "what the end of an epoch does: " + ", ".join(LASTS)),
@@ -747,10 +733,15 @@ OPTIONS: tuple[Option, ...] = (
         _checked("checksums", _flag),
         "whether the checksum of every record is computed, where the format has one",
     ),
-    Option("threads", None, _from_to(1, 1024), "threads that call sample= and batch="),
-    Option("processes", None, _from_to(1, 256), "processes that call sample=, instead of threads"),
-    Option("prefetch", 2, _from_to(0, 60), "batches on which sample= and batch= work ahead of the script"),
-    Option("collate", "stack", _collate, "how results of sample= become a batch: " + ", ".join(COLLATES)),
+    Option("workers", None, _from_to(1, MAX_THREADS), "threads or processes that call transform="),
+    Option("worker_kind", "thread", _choose(WORKER_KINDS), "what they are: " + ", ".join(WORKER_KINDS)),
+    Option(
+        "prefetch",
+        2,
+        _from_to(0, 60),
+        "batches on which transform= and batch_transform= work ahead of the script",
+    ),
+    Option("collate", "stack", _collate, "how results of transform= become a batch: " + ", ".join(COLLATES)),
     Option(
         "timeout",
         600.0,
@@ -807,8 +798,8 @@ def _configuration(environment: Mapping[str, str], variable: str, default: str) 
     except tomllib.TOMLDecodeError as error:
         raise option_error(f"configuration file {path}: not valid TOML: {error}") from error
     for key in found:
-        if key in _RENAMED:
-            raise option_error(f"configuration file {path}: there is no option {key}", _of_renamed(key))
+        if advice := _renamed.hint(key):
+            raise option_error(f"configuration file {path}: there is no option {key}", advice)
         _choice(f"configuration file {path}", key, tuple(_BY_NAME))
     return found, str(path)
 
@@ -848,7 +839,6 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
                     of_system.add(name)
                 break
     _one_of(("batch_size", "global_batch"), values, origins, strengths)
-    _one_of(("threads", "processes"), values, origins, strengths)
     _warn_of_misspelt(environment)
     return Resolved(values, origins, frozenset(of_system))
 

@@ -27,7 +27,7 @@ def make(data, *paths, order="sequential"):
     dataset = forebay.open(data, **tiering.opening("raw"))
     strategy = forebay.Strategy(access="pread")
     tiers = [tiering.tier(path) for path in paths]
-    loader = forebay.Loader(dataset, 16, order=order, memory="128MiB", strategy=strategy, tiers=tiers)
+    loader = forebay.Loader(dataset, 16, order=order, node_memory="128MiB", strategy=strategy, tiers=tiers)
     for _ in loader:
         pass
     return loader
@@ -147,7 +147,7 @@ def test_copies_of_a_running_loader_are_verified(tier_data, daemon, tmp_path):  
     strategy = forebay.Strategy(access="pread")
     tiers = [tiering.tier(path)]
     with forebay.Loader(
-        dataset, 4, memory="128MiB", strategy=strategy, tiers=tiers, order="shuffle"
+        dataset, 4, node_memory="128MiB", strategy=strategy, tiers=tiers, order="shuffle"
     ) as loader:
         for number, batch in enumerate(loader):
             # The command ends by an exception, whose frames would keep the batch.

@@ -157,7 +157,7 @@ OF_RANK = {"node", "read_bytes_by_epoch", "level_bytes_by_epoch", "work_wait_sec
 
 
 def test_every_key_of_a_loader_is_documented(small_lmdb):
-    with forebay.Loader(small_lmdb, 8, memory="16MiB") as loader:
+    with forebay.Loader(small_lmdb, 8, node_memory="16MiB") as loader:
         for _ in loader:
             pass
         stats, config = loader.stats(), loader.config

@@ -25,7 +25,8 @@ import json, warnings
 from pathlib import Path
 import forebay
 warnings.simplefilter("error")
-with forebay.Loader("train.npy", global_batch=16, order="shuffle", last_batch="partial", epochs=1, timeout=60) as loader:
+with forebay.Loader("train.npy", global_batch=16, order="shuffle", last_batch="partial", expected_epochs=1,
+                    timeout=60) as loader:
     ids = [sample for batch in loader for sample in batch.indices.tolist()]
     tiered = loader.config.tiers is not None
 world = loader.world

@@ -208,7 +208,7 @@ def test_the_sidecar_is_found_again(tmp_path):
 
 def test_resume_equals_an_uninterrupted_run(tmp_path):
     path = write_arrow(tmp_path / "a", plain_table(), "file", "zstd", rows=10)
-    options = {"order": "group", "seed": 5, "epochs": 1, "world": "single"}
+    options = {"order": "group", "seed": 5, "expected_epochs": 1, "world": "single"}
     with forebay.Loader(path, 4, **options) as loader:
         whole = [batch.indices.tolist() for batch in loader]
     with forebay.Loader(path, 4, **options) as loader:

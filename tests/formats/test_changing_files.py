@@ -89,7 +89,7 @@ def test_a_loader_names_a_file_that_changed_in_mid_epoch(files, tmp_path, strate
             strategy=strategy,
             world="single",
             name=name,
-            epochs=1,
+            expected_epochs=1,
         )
         with loader, pytest.raises(forebay.StorageError, match=here.name):
             epoch(loader, lambda change=change, here=here, there=there: change(here, there))
@@ -102,7 +102,7 @@ def test_a_loader_names_a_file_that_changed_before_it_was_made(files, tmp_path):
         change(here, there)
         with (
             pytest.raises(forebay.StorageError, match=here.name),
-            forebay.Loader(dataset, batch_size=4, world="single", name=name, epochs=1) as loader,
+            forebay.Loader(dataset, batch_size=4, world="single", name=name, expected_epochs=1) as loader,
         ):
             epoch(loader, lambda: None)
 
@@ -137,7 +137,13 @@ def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path
         # Pages are read behind the writer's back: those of the snapshot that was opened are used
         # again after a while.
         with forebay.Loader(
-            tmp_path / "one", 4, order="sequential", strategy="pread", memory="2MiB", world="single", epochs=1
+            tmp_path / "one",
+            4,
+            order="sequential",
+            strategy="pread",
+            node_memory="2MiB",
+            world="single",
+            expected_epochs=1,
         ) as loader:
 
             def act():
@@ -154,7 +160,7 @@ def test_a_file_that_was_only_touched_is_a_warning(files):
     dataset = opened(path, kind)
     with (
         warnings.catch_warnings(record=True) as told,
-        forebay.Loader(dataset, batch_size=4, world="single", epochs=1) as loader,
+        forebay.Loader(dataset, batch_size=4, world="single", expected_epochs=1) as loader,
     ):
         warnings.simplefilter("always")
         epoch(loader, lambda: os.utime(path, (1, 1)))
@@ -180,7 +186,9 @@ def test_a_file_that_was_rewritten_with_its_time_set_back_is_a_warning(files):
     for change, warned in ((attributes, False), (rewrite, kind != "lmdb")):
         with (
             warnings.catch_warnings(record=True) as told,
-            forebay.Loader(dataset, batch_size=4, world="single", epochs=1, bad_samples="skip") as loader,
+            forebay.Loader(
+                dataset, batch_size=4, world="single", expected_epochs=1, bad_samples="skip"
+            ) as loader,
         ):
             warnings.simplefilter("always")
             epoch(loader, change)
@@ -192,7 +200,7 @@ def test_a_file_that_was_rewritten_with_its_time_set_back_is_a_warning(files):
 def test_a_file_that_is_gone_is_read_to_the_end(files):
     kind, path, _ = files
     with forebay.Loader(
-        opened(path, kind), batch_size=4, order="sequential", world="single", epochs=1
+        opened(path, kind), batch_size=4, order="sequential", world="single", expected_epochs=1
     ) as loader:
         found = []
         for batch in loader:

@@ -96,7 +96,7 @@ def test_a_shard_without_samples_has_none_wherever_it_stands_in_a_set(tmp_path, 
         assert {name: np.asarray(value).tobytes() for name, value in found.items()} == {
             name: np.asarray(value).tobytes() for name, value in expected.items()
         }
-    with forebay.Loader(dataset, 8, order="shuffle", memory=MEMORY) as loader:
+    with forebay.Loader(dataset, 8, order="shuffle", node_memory=MEMORY) as loader:
         assert sorted(number for batch in loader for number in batch.indices) == list(range(40))
 
 

@@ -188,7 +188,9 @@ def test_many_directories_and_files_cross_blocks(tmp_path):
         (below / "x").write_bytes(b"%d" % number)
     dataset = forebay.open(tmp_path / "train")
     assert len(dataset) == 4200
-    with forebay.Loader(dataset, batch_size=600, world="single", last_batch="partial", epochs=1) as loader:
+    with forebay.Loader(
+        dataset, batch_size=600, world="single", last_batch="partial", expected_epochs=1
+    ) as loader:
         for batch in loader:
             for index, data, label in zip(batch.indices, batch["data"], batch["label"], strict=True):
                 number = int(bytes(data))
@@ -245,7 +247,7 @@ def test_a_file_of_another_size_makes_the_index_anew(folder):
     path = Path(first.extents(large)[0][0])
     path.write_bytes(b"short")
     assert contents(forebay.open(folder)) == oracle(folder)
-    with forebay.Loader(folder, 40, order="sequential", world="single", epochs=1) as loader:
+    with forebay.Loader(folder, 40, order="sequential", world="single", expected_epochs=1) as loader:
         assert [data.tobytes() for batch in loader for data in batch["data"]] == [
             data for data, _ in oracle(folder)
         ]

@@ -319,7 +319,7 @@ def deliver(path, options, world, pipe):
         wanted = {name: file[name][()] for name in file}
     seen = []
     dataset = forebay.open(path)
-    with forebay.Loader(dataset, world=forebay.World(**world), epochs=1, **options) as loader:
+    with forebay.Loader(dataset, world=forebay.World(**world), expected_epochs=1, **options) as loader:
         for batch in loader:
             for name, rows in wanted.items():
                 assert same(batch[name], rows[batch.indices]), name
@@ -351,7 +351,9 @@ def test_a_damaged_chunk_is_an_error_of_the_loader_that_names_it(tmp_path):
         raw.write(b"no zlib")
     dataset = forebay.open(path)
     with (
-        forebay.Loader(dataset, batch_size=6, order="sequential", world="single", epochs=1) as loader,
+        forebay.Loader(
+            dataset, batch_size=6, order="sequential", world="single", expected_epochs=1
+        ) as loader,
         pytest.raises(forebay.FormatError, match="deflate") as caught,
     ):
         for _ in loader:

@@ -56,7 +56,7 @@ def test_elements_of_variable_length_equal_h5py(tmp_path, kind, libver):
 
     dataset = forebay.open(path)
     assert dataset.fields["0"] == ("uint8" if kind == "text" else np.dtype(kind).name, None)
-    with forebay.Loader(dataset, batch_size=8, order="shuffle", world="single", epochs=1) as loader:
+    with forebay.Loader(dataset, batch_size=8, order="shuffle", world="single", expected_epochs=1) as loader:
         for batch in loader:
             for name in dataset.fields.keys() - {"y"}:
                 assert all(map(equal, batch[name], wanted[name][batch.indices])), name

@@ -44,7 +44,7 @@ def test_one_name_has_one_label_over_all_folders(tmp_path, classes):
     assert [name for name, _ in meant(dataset)] == [label for _, label in meant(dataset)]
     shards = dataset.native.inspect()["shards"]
     assert [shard["classes"] for shard in shards] == [dataset.classes] * len(folders)
-    with forebay.Loader(dataset, 2, world="single", order="sequential", epochs=1) as loader:
+    with forebay.Loader(dataset, 2, world="single", order="sequential", expected_epochs=1) as loader:
         labels = [dataset.classes[label] for batch in loader for label in batch["label"]]
     assert labels == [label for _, label in meant(dataset)]
     # The sidecar of these folders is no other set's.

@@ -74,7 +74,7 @@ def check(path, expected, database=None, batch_size=7, **options):
     # Records that are all empty make no array.
     shape = tuple(lengths) if len(lengths) == 1 and lengths != {0} else None
     assert dataset.fields == {"data": ("uint8", shape)}
-    with forebay.Loader(dataset, batch_size, last_batch="partial", memory="64MiB", **options) as loader:
+    with forebay.Loader(dataset, batch_size, last_batch="partial", node_memory="64MiB", **options) as loader:
         seen = []
         for batch in loader:
             for number, row in zip(batch.indices, batch["data"], strict=True):
@@ -213,7 +213,7 @@ def test_datum_records_are_decoded_as_they_were_written(tmp_path, kind, strategy
             assert sample["image"].dtype == image.dtype
             assert int(sample["label"]) == label
         with forebay.Loader(
-            dataset, 7, order="shuffle", memory="16MiB", strategy=strategy, last_batch="partial"
+            dataset, 7, order="shuffle", node_memory="16MiB", strategy=strategy, last_batch="partial"
         ) as loader:
             seen = []
             for batch in loader:

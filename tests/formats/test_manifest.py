@@ -95,7 +95,7 @@ def test_samples_are_the_files_of_the_rows_with_their_values(listed, suffix):
     expected = [read(root, row, breeds) for row in rows]
     assert [values(sample) for sample in dataset] == expected
     again = pickle.loads(pickle.dumps(dataset))
-    with forebay.Loader(again, 16, order="shuffle", memory=MEMORY, last_batch="partial") as loader:
+    with forebay.Loader(again, 16, order="shuffle", node_memory=MEMORY, last_batch="partial") as loader:
         seen = []
         for batch in loader:
             for place, number in enumerate(batch.indices):
@@ -108,7 +108,7 @@ def test_samples_are_the_files_of_the_rows_with_their_values(listed, suffix):
 def test_ranks_share_the_files_of_a_manifest(pool, listed):
     root, rows = listed
     dataset = forebay.manifest(write(root / "labels.csv", rows), fields=["label"])
-    options = {"batch_size": 4, "memory": MEMORY, "last_batch": "drop"}
+    options = {"batch_size": 4, "node_memory": MEMORY, "last_batch": "drop"}
     two = pool.run(2, choice.deliver, dataset=dataset, options=options, epochs=1)
     seen = [number for steps, _ in two for ids, _ in steps for number in ids]
     assert len(seen) == len(set(seen)) == ROWS // 8 * 8

@@ -46,7 +46,9 @@ def same(found, expected):
 def walk(dataset, order="sequential"):
     """All samples through a loader: field → rows by id."""
     rows = {}
-    with forebay.Loader(dataset, 8, order=order, last_batch="partial", epochs=1, world="single") as loader:
+    with forebay.Loader(
+        dataset, 8, order=order, last_batch="partial", expected_epochs=1, world="single"
+    ) as loader:
         for batch in loader:
             for position, number in enumerate(batch.indices):
                 assert int(number) not in rows

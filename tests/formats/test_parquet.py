@@ -144,7 +144,7 @@ def test_a_compression_that_is_not_read_is_named(tmp_path, says):
 def test_row_groups_beyond_the_memory_budget_are_read(tmp_path):
     values = np.random.default_rng(3).integers(0, 1 << 40, 3_000_000)
     pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=len(values))
-    options = {"order": "sequential", "memory": "16MiB", "epochs": 1, "world": "single"}
+    options = {"order": "sequential", "node_memory": "16MiB", "expected_epochs": 1, "world": "single"}
     with forebay.Loader(tmp_path / "a.parquet", 100_000, **options) as loader:
         found = np.concatenate([batch["x"].copy() for batch in loader])
     assert np.array_equal(found, values)
@@ -186,7 +186,7 @@ def test_orders_that_come_back_to_a_row_group_keep_it(tmp_path):
     path = tmp_path / "a.parquet"
     values = one_row_group(path)
     for order in ("shuffle", "sequential"):
-        with forebay.Loader(path, 64, order=order, epochs=1, world="single") as loader:
+        with forebay.Loader(path, 64, order=order, expected_epochs=1, world="single") as loader:
             assert loader.config.memory.kept_unit_bytes >= values.nbytes
             assert loader.config.reading.decode_amplification == 1
             for batch in loader:
@@ -197,7 +197,7 @@ def test_orders_that_come_back_to_a_row_group_keep_it(tmp_path):
 def test_shuffle_warns_of_row_groups_that_memory_does_not_hold_and_the_default_order_does_not(tmp_path):
     path = tmp_path / "a.parquet"
     one_row_group(path)
-    options = {"memory": "6MiB", "epochs": 1, "world": "single", "name": "train"}
+    options = {"node_memory": "6MiB", "expected_epochs": 1, "world": "single", "name": "train"}
     with (
         pytest.warns(RuntimeWarning) as caught,
         forebay.Loader(path, 16, order="shuffle", **options) as loader,
@@ -207,7 +207,7 @@ def test_shuffle_warns_of_row_groups_that_memory_does_not_hold_and_the_default_o
     [text] = [str(warning.message) for warning in caught]
     assert f"order shuffle decodes about {amplification:.0f} samples for each one" in text
     assert "up to 20000 samples are decoded together" in text
-    with forebay.Loader(path, 16, **options | {"memory": "64MiB"}) as loader:
+    with forebay.Loader(path, 16, **options | {"node_memory": "64MiB"}) as loader:
         assert (loader.config.order.group_samples, loader.config.reading.decode_amplification) == (20_000, 1)
 
 

@@ -51,7 +51,7 @@ def test_every_sample_is_what_numpy_sees(tmp_path, rng, kind, shards):
             assert sample[name].dtype == dtype[name].base
             np.testing.assert_array_equal(sample[name], records[name][index])
     with forebay.Loader(
-        dataset, batch_size=7, order="group", last_batch="partial", epochs=1, world="single"
+        dataset, batch_size=7, order="group", last_batch="partial", expected_epochs=1, world="single"
     ) as loader:
         seen = 0
         for batch in loader:

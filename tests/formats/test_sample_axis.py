@@ -80,7 +80,7 @@ def test_each_hdf5_file_is_one_sample_whatever_its_layout(tmp_path, layout):
                 assert sample[name].dtype == np.asarray(wanted, file[name].dtype).dtype
     assert dataset.native.verify()["bad"] == []
     with forebay.Loader(
-        dataset, 2, order="sequential", last_batch="partial", epochs=1, world="single"
+        dataset, 2, order="sequential", last_batch="partial", expected_epochs=1, world="single"
     ) as loader:
         found = {
             int(number): row

@@ -131,7 +131,7 @@ def test_many_ragged_features_share_the_room_of_their_records(tmp_path):
     assert {shape for _, shape in dataset.fields.values()} == {None}
     # A batch of 32 is some 300 KB in the file, and some 900 KB decoded.
     with forebay.Loader(
-        dataset, batch_size=32, order="shuffle", memory="16MiB", world="single", name="ragged"
+        dataset, batch_size=32, order="shuffle", node_memory="16MiB", world="single", name="ragged"
     ) as loader:
         for batch in loader:
             for slot, number in enumerate(batch.indices):
@@ -149,7 +149,12 @@ def test_a_batch_whose_values_outgrow_its_room_is_delivered_all_the_same(tmp_pat
     numbers = [[number] * (1 + number % 2) for number in range(99)] + [list(range(100)) * 3000]
     path = write(tmp_path / "x", [message_of([values], [b"x"]) for values in numbers])
     with forebay.Loader(
-        forebay.open(path), batch_size=10, order="shuffle", memory="64MiB", world="single", name="outgrown"
+        forebay.open(path),
+        batch_size=10,
+        order="shuffle",
+        node_memory="64MiB",
+        world="single",
+        name="outgrown",
     ) as loader:
         for batch in loader:
             for slot, number in enumerate(batch.indices):
@@ -267,7 +272,7 @@ def test_a_sequence_example_among_examples_is_a_bad_sample(tmp_path, capsys, say
         dataset[5000]
     assert cli.main(["verify", str(path)]) == 1
     assert "sample 5000: " in capsys.readouterr().out
-    options = {"batch_size": 100, "order": "sequential", "epochs": 1, "world": "single"}
+    options = {"batch_size": 100, "order": "sequential", "expected_epochs": 1, "world": "single"}
     with (
         forebay.Loader(dataset, name="raise", **options) as loader,
         says(forebay.FormatError, 5000, replace={r"lists .*": "lists ..."}),

@@ -96,7 +96,7 @@ def test_samples_are_the_windows_that_numpy_cuts(written, kind, dtype, window, s
         assert dataset[number]["tokens"].dtype == dtype
         np.testing.assert_array_equal(dataset[number]["tokens"], expected[number])
     size = min(len(expected), 16)
-    with forebay.Loader(dataset, size, order="shuffle", memory=MEMORY, last_batch="partial") as loader:
+    with forebay.Loader(dataset, size, order="shuffle", node_memory=MEMORY, last_batch="partial") as loader:
         seen = []
         for batch in loader:
             np.testing.assert_array_equal(batch["tokens"], expected[batch.indices])
@@ -133,7 +133,7 @@ def test_cut_windows_end_with_their_documents(tmp_path, seed):
                 break
             start += stride
     assert dataset.fields == {"tokens": ("int32", None)}
-    with forebay.Loader(dataset, 5, order="sequential", memory=MEMORY, last_batch="partial") as loader:
+    with forebay.Loader(dataset, 5, order="sequential", node_memory=MEMORY, last_batch="partial") as loader:
         found = [row.copy() for batch in loader for row in batch["tokens"]]
         assert [row.tolist() for row in found] == [row.tolist() for row in expected]
         assert [dataset[number]["tokens"].tolist() for number in range(3)] == [
@@ -147,7 +147,7 @@ def test_document_ids_count_from_the_start_of_a_window(tmp_path):
     dataset = quietly(path, 6)
     numbers = np.repeat(np.arange(5), lengths)
     numbers = np.unique(numbers, return_inverse=True)[1].reshape(4, 6)
-    with forebay.Loader(dataset, 2, order="shuffle", memory=MEMORY) as loader:
+    with forebay.Loader(dataset, 2, order="shuffle", node_memory=MEMORY) as loader:
         for batch in loader:
             expected = numbers[batch.indices] - numbers[batch.indices, :1]
             np.testing.assert_array_equal(dataset.document_ids(batch.indices), expected)
@@ -160,7 +160,7 @@ def test_document_ids_count_from_the_start_of_a_window(tmp_path):
 
 def test_ranks_share_windows_as_one_process_reads_them(pool, tmp_path):
     dataset = quietly(write_pair(tmp_path / "x", values(), [TOKENS]), 65, stride=64)
-    options = {"batch_size": 4, "order": "group", "memory": MEMORY, "last_batch": "drop"}
+    options = {"batch_size": 4, "order": "group", "node_memory": MEMORY, "last_batch": "drop"}
     two = pool.run(2, choice.deliver, dataset=dataset, options=options, epochs=1)
     seen = [number for steps, _ in two for ids, _ in steps for number in ids]
     assert len(seen) == len(set(seen)) == len(dataset) // 8 * 8
@@ -408,7 +408,7 @@ def test_ids_beyond_the_vocabulary_raise_with_their_place(tmp_path, access, dtyp
     tokens = values(dtype)
     path = tmp_path / "x.npy"
     np.save(path, tokens)
-    reading = {"memory": MEMORY, "strategy": forebay.Strategy(access=access), "last_batch": "partial"}
+    reading = {"node_memory": MEMORY, "strategy": forebay.Strategy(access=access), "last_batch": "partial"}
     whole = quietly(path, 50, vocabulary=120)
     with forebay.Loader(whole, 10, order="shuffle", **reading) as loader:
         assert sum(len(batch.indices) for batch in loader) == len(whole)

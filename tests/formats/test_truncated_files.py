@@ -20,7 +20,7 @@ import ctypes, faulthandler, mmap, os, signal, sys, tempfile
 import forebay, forebay_lab
 
 def loader(path):
-    return forebay.Loader(path, 20, order="sequential", strategy="mmap", world="single", epochs=1)
+    return forebay.Loader(path, 20, order="sequential", strategy="mmap", world="single", expected_epochs=1)
 
 def foreign_fault():
     file = tempfile.TemporaryFile()
@@ -62,7 +62,8 @@ if sys.argv[6] == "blocked":
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 try:
     strategy = forebay_lab.strategy(strategy)
-    with forebay.Loader(path, 20, order=order, strategy=strategy, seed=1, world="single", epochs=2, memory="4MiB") as loader:
+    with forebay.Loader(path, 20, order=order, strategy=strategy, seed=1, world="single", expected_epochs=2,
+                        node_memory="4MiB") as loader:
         if sys.argv[6] == "late":
             faulthandler.enable()
         for _ in range(2):
@@ -125,7 +126,7 @@ def test_the_scan_of_a_file_that_is_cut_off_meanwhile_is_an_error(cut):
     # The scan stops at a page; the file is cut off before it goes on.
     code = """
 strategy = forebay_lab.strategy("lmm-dio")
-with forebay.Loader(sys.argv[1], 20, order="sequential", strategy=strategy, world="single", epochs=1) as loader:
+with forebay.Loader(sys.argv[1], 20, order="sequential", strategy=strategy, world="single", expected_epochs=1) as loader:
     pass
 """
     process = support.Process(_PRELUDE + code, cut, environment={"FOREBAY_FAILPOINT": "stop:scan:40"})

@@ -119,10 +119,10 @@ def test_processes_that_share_a_model_are_not_given_different_samples(samples, a
         parallelism_config=config, num_processes=1, device=accelerator.device, prepare=accelerator.prepare
     )
     with pytest.raises(forebay.OptionError, match=r"world=forebay\.World"):
-        forebay.torch.prepare(sharing, samples, BATCH, memory="16MiB")
+        forebay.torch.prepare(sharing, samples, BATCH, node_memory="16MiB")
     # One rank for both of them.
     sharing.num_processes = 2
-    with forebay.torch.prepare(sharing, samples, BATCH, memory="16MiB").dataset as dataset:
+    with forebay.torch.prepare(sharing, samples, BATCH, node_memory="16MiB").dataset as dataset:
         assert len(dataset) == STEPS
 
 

@@ -33,7 +33,7 @@ FORMATS = ("npz", "npy", "tfrecord", "hdf5")
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FOREBAY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("FOREBAY_MEMORY", "32MiB")
+    monkeypatch.setenv("FOREBAY_NODE_MEMORY", "32MiB")
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -125,7 +125,7 @@ def test_emulated_preprocessing_runs_in_the_threads_of_the_workload(tmp_path):
     described = workload(tmp_path, "tfrecord", reader={**LOADER, "preprocess_time": 0.001, "read_threads": 3})
     found = loader_of(described)
     (batches,) = epochs_of(found, 1)
-    assert found._loader.config.per_sample.threads == 3
+    assert found._loader.config.per_sample.workers == 3
     assert {number for batch in batches for number in batch.ids} == set(images)
 
 

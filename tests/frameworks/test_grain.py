@@ -30,7 +30,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def options():
-    return {"order": "shuffle", "seed": 3, "memory": "16MiB"}
+    return {"order": "shuffle", "seed": 3, "node_memory": "16MiB"}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_any_state_resumes_exactly(path, options, threads):
         return sample["x"] + rng.random(dtype=np.float32), sample["label"]
 
     chosen = np.random.default_rng(5).integers(0, 30, 50)
-    options = {**options, "sample": sample, "threads": 2, "prefetch": 3}
+    options = {**options, "transform": sample, "workers": 2, "prefetch": 3}
     dataset = prefetched(forebay.grain.dataset(path, 8, endless=True, **options), threads)
     iterator = iter(dataset)
     states, found = [json.dumps(iterator.get_state())], []

@@ -45,7 +45,7 @@ def source():
 
 @pytest.fixture
 def options():
-    return {"order": "group", "seed": 3, "memory": "16MiB", "world": "single"}
+    return {"order": "group", "seed": 3, "node_memory": "16MiB", "world": "single"}
 
 
 def assert_rows(dataset, rows):

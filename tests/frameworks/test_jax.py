@@ -42,7 +42,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def options():
-    return {"order": "shuffle", "seed": 3, "memory": "16MiB"}
+    return {"order": "shuffle", "seed": 3, "node_memory": "16MiB"}
 
 
 def numbers(loader):
@@ -89,7 +89,7 @@ def test_results_of_samples_are_pytrees(path, options, kind):
         }.get(kind, image)
 
     collate = "pad" if kind == "padded" else None
-    with forebay.jax.loader(path, 8, sample=sample, collate=collate, **options) as loader:
+    with forebay.jax.loader(path, 8, transform=sample, collate=collate, **options) as loader:
         for batch in loader:
             doubled = jax.tree.map(lambda leaf: leaf * 2, batch)
             assert jax.tree.structure(doubled) == jax.tree.structure(batch)
@@ -117,7 +117,7 @@ held = pytest.mark.filterwarnings("ignore:loader .* batch buffers of this rank a
 @pytest.mark.parametrize("with_sample", [False, True])
 def test_batches_that_are_kept_keep_their_bytes(path, options, with_sample):
     sample = (lambda sample: (sample["image"] + 1, sample["label"])) if with_sample else None
-    with forebay.jax.loader(path, 8, sample=sample, **options) as loader:
+    with forebay.jax.loader(path, 8, transform=sample, **options) as loader:
         kept = [(batch, digest(batch)) for _ in range(5) for batch in loader]
     gc.collect()
     assert len({digest for _, digest in kept}) == 60
@@ -149,7 +149,7 @@ def test_small_arrays_are_copies_whether_compiled_or_not(tmp_path, options, leng
     with (
         jax.disable_jit(not is_compiling),
         jax.transfer_guard("disallow"),  # what the script asks a loader for is no implicit transfer
-        forebay.jax.loader(tmp_path / "small.npy", 1, sample=sample, collate="pad", **options) as loader,
+        forebay.jax.loader(tmp_path / "small.npy", 1, transform=sample, collate="pad", **options) as loader,
     ):
         kept = [batch for _ in range(3) for batch in loader]
     gc.collect()
@@ -180,7 +180,7 @@ def test_any_state_resumes_exactly(path, options):
         return {"image": sample["image"] + rng.random(dtype=np.float32), "label": sample["label"]}
 
     chosen = np.random.default_rng(5).integers(1, 36, 50)
-    with forebay.jax.loader(path, 8, sample=sample, threads=2, prefetch=3, **options) as loader:
+    with forebay.jax.loader(path, 8, transform=sample, workers=2, prefetch=3, **options) as loader:
         states, digests, positions = [], [], []
         for _ in range(3):
             for batch in loader:
@@ -230,7 +230,7 @@ def list_of_last(results):
 def test_what_no_jax_array_can_hold_names_its_field(path, options, value):
     with (
         forebay.jax.loader(
-            path, 8, sample=lambda sample: {"a": (1, value)}, collate=list_of_last, **options
+            path, 8, transform=lambda sample: {"a": (1, value)}, collate=list_of_last, **options
         ) as loader,
         pytest.raises(forebay.OptionError, match=r"field \['a'\]\[1\]"),
     ):
@@ -268,7 +268,7 @@ import numpy as np, jax, forebay, forebay.jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 mesh = Mesh(np.array(jax.devices()).reshape(4), ("data",))
 sharding = NamedSharding(mesh, PartitionSpec("data"))
-options = {"order": "sequential", "memory": "16MiB"}
+options = {"order": "sequential", "node_memory": "16MiB"}
 found = []
 with forebay.jax.loader(sys.argv[1], 8, sharding=sharding, **options) as loader:
     for batch in loader:
@@ -311,7 +311,7 @@ import numpy as np, forebay, forebay.jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.experimental import multihost_utils
 sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
-options = {"order": "shuffle", "seed": 3, "memory": "16MiB"}
+options = {"order": "shuffle", "seed": 3, "node_memory": "16MiB"}
 try:
     forebay.jax.loader(path, 8, sharding=sharding, **options, name="alone", world="single")
     error = ""
@@ -355,7 +355,7 @@ def test_two_processes_of_jax_make_global_arrays(path, tmp_path, monkeypatch):
     assert [one[0] for one in found] == [[0, 2, [0, 1]], [1, 2, [0, 1]]]
     assert all("world=forebay.jax.world()" in one[1] for one in found)
     assert found[0][2] == found[1][2]
-    with forebay.Loader(path, 16, order="shuffle", seed=3, memory="16MiB") as plain:
+    with forebay.Loader(path, 16, order="shuffle", seed=3, node_memory="16MiB") as plain:
         expected = [batch["label"].tolist() for batch in plain]
     # The same global batches in the same order as one rank alone.
     assert [labels for labels, _ in found[0][2]] == expected
@@ -380,7 +380,7 @@ def test_batches_of_a_plain_loader_are_trees_of_jax(path, options):
 
     for sample in (None, lambda sample: (sample["image"], sample["label"])):
         calls.clear()
-        with forebay.Loader(path, 8, sample=sample, **options) as loader:
+        with forebay.Loader(path, 8, transform=sample, **options) as loader:
             for batch in itertools.islice(loader, 3):
                 found = doubled(jax.tree.map(jnp.asarray, batch))
                 assert type(found) is type(batch)

@@ -41,8 +41,8 @@ def make(path):
     loaders = []
 
     def make(**options):
-        options = {"order": "shuffle", "seed": 2, "memory": "16MiB", "threads": 2, **options}
-        loaders.append(forebay.Loader(path, 8, sample=pair, **options))
+        options = {"order": "shuffle", "seed": 2, "node_memory": "16MiB", "workers": 2, **options}
+        loaders.append(forebay.Loader(path, 8, transform=pair, **options))
         return loaders[-1]
 
     yield make
@@ -111,7 +111,7 @@ class Stop(keras.callbacks.Callback):
 @pytest.fixture(scope="module")
 def uninterrupted(path):
     trained = model()
-    with forebay.Loader(path, 8, sample=pair, order="shuffle", seed=2, memory="16MiB") as loader:
+    with forebay.Loader(path, 8, transform=pair, order="shuffle", seed=2, node_memory="16MiB") as loader:
         dataset = forebay.tensorflow.dataset(loader)
         trained.fit(dataset, epochs=EPOCHS, verbose=0)
     return weights(trained)

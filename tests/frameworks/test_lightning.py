@@ -88,14 +88,16 @@ def fit(folder: Path, model: Model, *loaders: forebay.Loader, **options) -> list
 @pytest.fixture
 def expected(small_lmdb):
     """The steps of the epochs that are trained and of the next one, by their ids."""
-    with forebay.Loader(small_lmdb, BATCH, order="shuffle", seed=4, memory="16MiB", name="plain") as plain:
+    with forebay.Loader(
+        small_lmdb, BATCH, order="shuffle", seed=4, node_memory="16MiB", name="plain"
+    ) as plain:
         return [[batch.indices.tolist() for batch in plain] for _ in range(EPOCHS + 1)]
 
 
 @pytest.fixture
 def training(small_lmdb):
     with forebay.Loader(
-        small_lmdb, BATCH, order="shuffle", seed=4, memory="16MiB", batch=tensors
+        small_lmdb, BATCH, order="shuffle", seed=4, node_memory="16MiB", batch_transform=tensors
     ) as training:
         yield training
 
@@ -121,7 +123,7 @@ def test_validation_checked_before_training_does_not_move_the_loaders(
     tmp_path, small_lmdb, training, expected
 ):
     with forebay.Loader(
-        small_lmdb, BATCH, order="sequential", memory="16MiB", batch=tensors, name="validation"
+        small_lmdb, BATCH, order="sequential", node_memory="16MiB", batch_transform=tensors, name="validation"
     ) as validation:
         model = Model(training)
         assert fit(tmp_path, model, training, validation, num_sanity_val_steps=2) == []
@@ -142,7 +144,12 @@ def test_an_epoch_that_is_cut_short_is_followed_by_the_next(tmp_path, training, 
 def test_overfitting_sees_the_same_batches_in_each_epoch(tmp_path, small_lmdb, training, expected, wrap):
     with (
         forebay.Loader(
-            small_lmdb, BATCH, order="shuffle", memory="16MiB", batch=tensors, name="validation"
+            small_lmdb,
+            BATCH,
+            order="shuffle",
+            node_memory="16MiB",
+            batch_transform=tensors,
+            name="validation",
         ) as validation,
     ):
         model = Model(training)

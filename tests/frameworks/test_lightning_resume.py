@@ -93,7 +93,9 @@ def test_from_50_random_steps_training_goes_on_as_if_it_had_never_stopped(sample
 def test_validation_beside_training_sees_its_samples_each_time(samples, tmp_path):
     with (
         forebay.torch.loader(plain_loader(samples)) as training,
-        forebay.torch.loader(samples, BATCH, order="sequential", name="valid", memory="16MiB") as validation,
+        forebay.torch.loader(
+            samples, BATCH, order="sequential", name="valid", node_memory="16MiB"
+        ) as validation,
     ):
         model = fit(tmp_path, training, validation, val_check_interval=STEPS // 2, num_sanity_val_steps=2)
     of_an_epoch = [list(range(first, first + BATCH)) for first in range(0, BATCH * STEPS, BATCH)]

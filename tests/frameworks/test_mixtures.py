@@ -33,7 +33,7 @@ def mixture(tmp_path):
 def test_adapters_deliver_mixtures(mixture, framework):
     pytest.importorskip(framework, reason=f"{framework} could not be had")
     adapter = importlib.import_module(f"forebay.{framework}")
-    options = {"order": "shuffle", "seed": 3, "memory": "16MiB"}
+    options = {"order": "shuffle", "seed": 3, "node_memory": "16MiB"}
     with forebay.Loader(mixture, 8, **options, name="expected") as loader:
         expected = [batch["tokens"].tolist() for batch in itertools.islice(loader, STEPS)]
     make = getattr(adapter, "loader", None) or adapter.dataset

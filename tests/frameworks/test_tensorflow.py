@@ -40,7 +40,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def options():
-    return {"order": "shuffle", "seed": 3, "memory": "16MiB"}
+    return {"order": "shuffle", "seed": 3, "node_memory": "16MiB"}
 
 
 @pytest.fixture
@@ -121,9 +121,9 @@ def test_whatever_follows_tf_data_takes_few_batches_ahead(path, options, then):
 @pytest.mark.parametrize("with_sample", [False, True])
 def test_batches_that_are_kept_keep_their_bytes(path, options, with_sample):
     sample = (lambda sample: (sample["image"] + 1, sample["label"])) if with_sample else None
-    dataset = forebay.tensorflow.dataset(path, 8, sample=sample, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, transform=sample, **options)
     kept = [(batch, digest(batch)) for _ in range(5) for batch in dataset]
-    with forebay.tensorflow.loader(path, 8, sample=sample, **options, name="eager") as loader:
+    with forebay.tensorflow.loader(path, 8, transform=sample, **options, name="eager") as loader:
         eager = [(batch, digest(batch)) for _ in range(5) for batch in loader]
     gc.collect()
     assert len({digest for _, digest in kept}) == 5 * STEPS
@@ -148,7 +148,7 @@ def test_tensors_give_the_batch_buffers_back(path, options):
 def test_a_constant_that_batch_returns_is_never_written(path, options):
     weights = np.ones(4096, np.float32)
     for name, make in (("a", forebay.tensorflow.dataset), ("b", forebay.tensorflow.loader)):
-        found = make(path, 8, batch=lambda batch: weights, name=name, **options)
+        found = make(path, 8, batch_transform=lambda batch: weights, name=name, **options)
         step = tf.function(lambda values: values * 2 + 1)
         for values in found:
             assert float(step(values)[0]) == 3
@@ -176,8 +176,8 @@ def tree(kind):
 
 @pytest.mark.parametrize("kind", ["tuple", "named", "array", "strings"])
 def test_results_of_samples_keep_their_tree(path, options, kind):
-    dataset = forebay.tensorflow.dataset(path, 8, sample=tree(kind), **options)
-    with forebay.tensorflow.loader(path, 8, sample=tree(kind), **options, name="eager") as loader:
+    dataset = forebay.tensorflow.dataset(path, 8, transform=tree(kind), **options)
+    with forebay.tensorflow.loader(path, 8, transform=tree(kind), **options, name="eager") as loader:
         for batch, eager in zip(dataset, loader, strict=True):
             tf.nest.assert_same_structure(batch, eager)
             assert digest(batch) == digest(eager)
@@ -195,9 +195,9 @@ def test_results_of_samples_keep_their_tree(path, options, kind):
 
 @pytest.mark.parametrize("collate", ["ragged", "pad", "list"])
 def test_lengths_that_vary_become_ragged_or_padded(path, options, collate):
-    dataset = forebay.tensorflow.dataset(path, 8, sample=tree("ragged"), collate=collate, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, transform=tree("ragged"), collate=collate, **options)
     with forebay.tensorflow.loader(
-        path, 8, sample=tree("ragged"), collate=collate, **options, name="eager"
+        path, 8, transform=tree("ragged"), collate=collate, **options, name="eager"
     ) as loader:
         for batch, eager in zip(dataset, loader, strict=True):
             assert digest(batch) == digest(eager)
@@ -267,7 +267,7 @@ def test_any_position_resumes_exactly_though_tf_data_reads_ahead(path, options):
         return {"image": sample["image"] + rng.random(dtype=np.float32), "label": sample["label"]}
 
     chosen = np.random.default_rng(7).integers(1, 36, 50)
-    with forebay.Loader(path, 8, sample=sample, threads=2, prefetch=3, **options) as loader:
+    with forebay.Loader(path, 8, transform=sample, workers=2, prefetch=3, **options) as loader:
         states, digests = [], []
         for _ in range(3):
             for batch, place in forebay.tensorflow.dataset(loader, with_position=True):
@@ -278,7 +278,7 @@ def test_any_position_resumes_exactly_though_tf_data_reads_ahead(path, options):
             found = [digest(batch) for batch in forebay.tensorflow.dataset(loader)]
             assert found == digests[stop : stop - stop % -STEPS]
             assert loader.state_dict()["step"] == 0
-    with forebay.tensorflow.loader(path, 8, sample=sample, threads=2, **options, name="eager") as eager:
+    with forebay.tensorflow.loader(path, 8, transform=sample, workers=2, **options, name="eager") as eager:
         for stop in chosen:
             eager.load_state_dict(states[stop - 1])
             assert eager.state_dict() == states[stop - 1]
@@ -311,7 +311,7 @@ def test_what_batches_look_like_is_found_without_taking_one(path, options, expec
         calls.append(int(sample["label"]))
         return sample
 
-    with forebay.Loader(path, 8, sample=sample, **options) as loader:
+    with forebay.Loader(path, 8, transform=sample, **options) as loader:
         dataset = forebay.tensorflow.dataset(loader)
         assert calls == [0]
         assert loader.state_dict()["step"] == 0
@@ -327,13 +327,13 @@ def widths(batch):
 
 
 def test_shapes_that_vary_name_element_spec(path, options):
-    dataset = forebay.tensorflow.dataset(path, 8, batch=widths, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, batch_transform=widths, **options)
     with pytest.raises(
         tf.errors.OpError, match=r"(?s)the batch: expected shape \(8, 1, 8\), found .*element_spec="
     ):
         list(dataset)
     spec = tf.TensorSpec((8, None, 8), tf.float32)
-    dataset = forebay.tensorflow.dataset(path, 8, batch=widths, element_spec=spec, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, batch_transform=widths, element_spec=spec, **options)
     assert dataset.element_spec == spec
     assert len({batch.shape[1] for batch in dataset}) > 1
 
@@ -362,9 +362,9 @@ def test_what_no_tensor_can_hold_names_its_field(path, options, value):
         return {"a": (batch["label"], np.array([value]))}
 
     with pytest.raises(forebay.OptionError, match=r"field \['a'\]\[1\]"):
-        forebay.tensorflow.dataset(path, 8, batch=batch, **options)
+        forebay.tensorflow.dataset(path, 8, batch_transform=batch, **options)
     with (
-        forebay.tensorflow.loader(path, 8, batch=batch, **options, name="eager") as loader,
+        forebay.tensorflow.loader(path, 8, batch_transform=batch, **options, name="eager") as loader,
         pytest.raises(forebay.OptionError, match=r"field \['a'\]\[1\]"),
     ):
         next(iter(loader))
@@ -386,7 +386,7 @@ def test_an_error_of_a_sample_reaches_the_loop_with_its_words(path, options):
             raise ValueError("broken image")
         return sample["label"]
 
-    dataset = forebay.tensorflow.dataset(path, 8, sample=sample, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, transform=sample, **options)
     with pytest.raises(tf.errors.OpError, match="broken image"):
         list(dataset)
 
@@ -398,8 +398,8 @@ def test_a_first_sample_that_is_bad_is_skipped_as_in_batches(path, options):
         return sample["label"]
 
     with pytest.raises(ValueError, match="broken image"):
-        forebay.tensorflow.dataset(path, 8, sample=sample, **options)
-    dataset = forebay.tensorflow.dataset(path, 8, sample=sample, bad_samples="skip", **options)
+        forebay.tensorflow.dataset(path, 8, transform=sample, **options)
+    dataset = forebay.tensorflow.dataset(path, 8, transform=sample, bad_samples="skip", **options)
     assert dataset.element_spec == tf.TensorSpec((8,), tf.int64)
 
 

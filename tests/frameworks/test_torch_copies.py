@@ -156,7 +156,7 @@ def test_errors_come_at_their_step_and_the_next_batch_follows(samples, transfer)
 
     # One function fails at steps 2 and 3, one copy at step 5; steps 2 and 3 are not copied.
     transfer.fail_at = 3
-    loader = plain_loader(samples, order="sequential", sample=broken)
+    loader = plain_loader(samples, order="sequential", transform=broken)
     found = []
     with copying(loader, transfer) as batches:
         iterator = iter(batches)
@@ -208,7 +208,7 @@ AT_EXIT = """
 import sys
 import forebay
 from frameworks.torch_support import copying, plain_loader
-loader = copying(plain_loader(sys.argv[1], sample=lambda sample: sample["label"]))
+loader = copying(plain_loader(sys.argv[1], transform=lambda sample: sample["label"]))
 iterator = iter(loader)
 next(iterator)
 """
@@ -233,10 +233,10 @@ needs_cuda = pytest.mark.skipif(
 )
 def test_on_the_device_batches_are_those_of_the_host_over_1000_steps(samples, options):
     steps, digests, expected = 1000, [], []
-    with plain_loader(samples, sample=prepare) as plain:
+    with plain_loader(samples, transform=prepare) as plain:
         while len(expected) < steps:
             expected += [(float(images.sum(dtype=np.float64)), labels.tolist()) for images, labels in plain]
-    with forebay.torch.loader(plain_loader(samples, sample=prepare, name="cuda"), **options) as loader:
+    with forebay.torch.loader(plain_loader(samples, transform=prepare, name="cuda"), **options) as loader:
         while len(digests) < steps:
             for images, labels in loader:
                 assert images.is_cuda or images.is_pinned()
@@ -251,7 +251,7 @@ def test_on_the_device_batches_are_those_of_the_host_over_1000_steps(samples, op
 def test_on_the_device_many_small_tensors_share_an_allocation(tmp_path):
     records = [support.record(number, 10 + number) for number in range(64)]
     path = support.write_lmdb(tmp_path / "records", records)
-    with forebay.torch.loader(path, 32, order="sequential", memory="16MiB", device="cuda") as loader:
+    with forebay.torch.loader(path, 32, order="sequential", node_memory="16MiB", device="cuda") as loader:
         found = [one for batch in loader for one in batch["data"]]
     assert [bytes(one.cpu().numpy()) for one in found] == records
     assert len({one.untyped_storage().data_ptr() for one in found}) <= 2

@@ -169,7 +169,7 @@ MADE = {
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"sample": prepare, "threads": 2, "prefetch": 3}], ids=["plain", "threads"]
+    "options", [{}, {"transform": prepare, "workers": 2, "prefetch": 3}], ids=["plain", "threads"]
 )
 @pytest.mark.parametrize("made", MADE)
 def test_from_50_random_steps_training_goes_on_as_if_it_had_never_stopped(samples, made, options):
@@ -178,7 +178,7 @@ def test_from_50_random_steps_training_goes_on_as_if_it_had_never_stopped(sample
 
 
 def test_a_node_behind_a_pipeline_has_the_values_of_the_loader(samples):
-    node = forebay.torch.node(samples, BATCH, order="sequential", memory="16MiB")
+    node = forebay.torch.node(samples, BATCH, order="sequential", node_memory="16MiB")
     mapped = torchdata.nodes.ParallelMapper(
         node, lambda batch: batch["image"][:, 0, 0].tolist(), num_workers=2, method="thread"
     )

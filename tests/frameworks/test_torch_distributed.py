@@ -69,8 +69,8 @@ def weights():
     return [float(value) for value in model.module.weight.flatten()]
 
 def loader_for(order):
-    return forebay.torch.loader(source, global_batch={GLOBAL_BATCH}, order=order, seed=5, memory="32MiB",
-                                sample=prepare, threads=2, prefetch=2)
+    return forebay.torch.loader(source, global_batch={GLOBAL_BATCH}, order=order, seed=5, node_memory="32MiB",
+                                transform=prepare, workers=2, prefetch=2)
 
 found = {{}}
 for order in orders:

@@ -53,7 +53,7 @@ def test_batches_are_those_of_the_loader_and_share_their_memory(samples):
 
 def test_tensors_are_writable_views_whose_buffer_is_reused_once_they_are_dropped(samples):
     seen = set()
-    with forebay.torch.loader(plain_loader(samples, epochs=8)) as loader:
+    with forebay.torch.loader(plain_loader(samples, expected_epochs=8)) as loader:
         for _ in range(8):
             for batch in loader:
                 seen.add(batch["image"].data_ptr())
@@ -78,7 +78,9 @@ def test_results_of_functions_keep_their_form(samples):
     }
     found = {}
     for name, function in forms.items():
-        with forebay.torch.loader(samples, BATCH, order="sequential", sample=function, name=name) as loader:
+        with forebay.torch.loader(
+            samples, BATCH, order="sequential", transform=function, name=name
+        ) as loader:
             found[name] = next(iter(loader))
     assert type(found["tuple"]) is forebay.torch.TensorTuple
     images, labels = found["tuple"]
@@ -93,7 +95,11 @@ def test_results_of_functions_keep_their_form(samples):
 
 def test_ragged_results_make_a_nested_tensor(samples):
     with forebay.torch.loader(
-        samples, BATCH, order="sequential", sample=lambda sample: np.arange(sample["label"]), collate="ragged"
+        samples,
+        BATCH,
+        order="sequential",
+        transform=lambda sample: np.arange(sample["label"]),
+        collate="ragged",
     ) as loader:
         ragged = next(iter(loader))
     assert type(ragged) is forebay.Ragged
@@ -104,7 +110,7 @@ def test_ragged_results_make_a_nested_tensor(samples):
 def test_a_field_whose_length_varies_is_a_list_of_tensors(tmp_path):
     records = [support.record(number, 10 + number) for number in range(8)]
     path = support.write_lmdb(tmp_path / "records", records)
-    with forebay.torch.loader(path, 8, order="sequential", memory="16MiB") as loader:
+    with forebay.torch.loader(path, 8, order="sequential", node_memory="16MiB") as loader:
         batch = next(iter(loader))
     assert [bytes(one.numpy()) for one in batch["data"]] == records
 
@@ -174,7 +180,7 @@ def test_arrays_of_strings_become_lists():
         (np.zeros(2, np.longdouble), "torch.float64"),
         (np.zeros(2, np.clongdouble), "torch.complex128"),
         (np.zeros(2, "datetime64[s]"), "torch.int64"),
-        (np.zeros(2, [("a", "f4"), ("b", "i4")]), "return its fields one by one"),
+        (np.zeros(2, [("a", "f4"), ("b", "i4")]), "return fields one by one"),
         (np.ma.masked_array([1, 2], [True, False]), "as two arrays"),
     ],
     ids=["object", "longdouble", "clongdouble", "datetime", "structured", "masked"],
@@ -220,7 +226,7 @@ def test_wrong_dtypes_are_refused(samples, dtypes):
 
 
 def test_batches_are_delivered_on_a_device(samples):
-    with forebay.torch.loader(samples, BATCH, device="meta", sample=prepare) as loader:
+    with forebay.torch.loader(samples, BATCH, device="meta", transform=prepare) as loader:
         for images, labels in loader:
             assert images.is_meta
             assert images.shape == (BATCH, 4, 4)
@@ -231,7 +237,7 @@ def test_batches_are_delivered_on_a_device(samples):
 
 @pytest.mark.parametrize("sample", [None, prepare], ids=["dictionary", "tuple"])
 def test_a_batch_moves_to_a_device_as_a_whole(samples, sample):
-    with forebay.torch.loader(samples, BATCH, sample=sample) as loader:
+    with forebay.torch.loader(samples, BATCH, transform=sample) as loader:
         batch = next(iter(loader))
     moved = batch.to("meta")
     assert type(moved) is type(batch)
@@ -276,7 +282,7 @@ def test_an_exception_of_a_decoder_is_raised_at_its_step_and_the_next_one_follow
             raise ValueError("no image")
         return sample["label"]
 
-    with forebay.torch.loader(samples, BATCH, order="sequential", sample=broken) as loader:
+    with forebay.torch.loader(samples, BATCH, order="sequential", transform=broken) as loader:
         batches = iter(loader)
         assert [next(batches).tolist()[0] for _ in range(2)] == [0, 8]
         with pytest.raises(ValueError, match="no image") as caught:
@@ -335,8 +341,8 @@ def test_a_framework_that_is_missing_or_too_old_is_named_with_what_to_install(mo
 
 def test_a_loader_that_was_made_before_the_process_group_raises_when_it_is_iterated(samples):
     with (
-        forebay.torch.loader(samples, BATCH, memory="16MiB") as early,
-        forebay.torch.loader(samples, BATCH, memory="16MiB", name="stated", world="single") as stated,
+        forebay.torch.loader(samples, BATCH, node_memory="16MiB") as early,
+        forebay.torch.loader(samples, BATCH, node_memory="16MiB", name="stated", world="single") as stated,
     ):
         torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
         try:
@@ -350,8 +356,8 @@ def test_a_loader_that_was_made_before_the_process_group_raises_when_it_is_itera
 @pytest.mark.parametrize("sample", [None, lambda sample: (sample["image"], sample["label"])])
 def test_tree_functions_of_torch_reach_the_tensors_of_a_batch(samples, sample):
     with (
-        plain_loader(samples, sample=sample) as plain,
-        forebay.torch.loader(plain_loader(samples, sample=sample, name="torch")) as loader,
+        plain_loader(samples, transform=sample) as plain,
+        forebay.torch.loader(plain_loader(samples, transform=sample, name="torch")) as loader,
     ):
         for batch in (next(iter(plain)), next(iter(loader))):
             doubled = _pytree.tree_map(lambda value: value * 2, batch)

@@ -32,7 +32,7 @@ def find_rank0(*arguments):
 tcp.find_rank0 = find_rank0
 found = []
 for name in ("train", "test"):
-    with forebay.Loader(sys.argv[1], 4, memory="32MiB", name=name) as loader:
+    with forebay.Loader(sys.argv[1], 4, node_memory="32MiB", name=name) as loader:
         found.append(sorted(int(number) for batch in loader for number in batch.indices))
 os.write(1, f"EMIT {json.dumps([rank, secrets, found])}\\n".encode())
 if sys.argv[2] == "initialised":

@@ -10,9 +10,14 @@ import forebay
 from frameworks import tensor_functions
 
 
-@pytest.mark.parametrize("workers", [{"threads": 2}, {"processes": 1}])
+@pytest.mark.parametrize("workers", [{"workers": 2}, {"workers": 1, "worker_kind": "process"}])
 def test_tensors_are_stacked_as_arrays_or_listed_as_they_are(small_lmdb, small_records, workers):
-    options = {"order": "sequential", "memory": "16MiB", "sample": tensor_functions.tensors, **workers}
+    options = {
+        "order": "sequential",
+        "node_memory": "16MiB",
+        "transform": tensor_functions.tensors,
+        **workers,
+    }
     with forebay.Loader(small_lmdb, 8, **options) as loader:
         batch = next(iter(loader))
     assert (batch["x"].dtype, batch["x"].shape, batch["n"].tolist()) == (np.float32, (8, 300), [3] * 8)
@@ -24,9 +29,9 @@ def test_tensors_are_stacked_as_arrays_or_listed_as_they_are(small_lmdb, small_r
     assert np.array_equal(torch.stack(listed["x"]).numpy(), batch["x"])
 
 
-@pytest.mark.parametrize("workers", [{"threads": 2}, {"processes": 1}])
+@pytest.mark.parametrize("workers", [{"workers": 2}, {"workers": 1, "worker_kind": "process"}])
 def test_a_tensor_that_requires_gradients_is_an_error(small_lmdb, workers):
-    options = {"memory": "16MiB", "sample": tensor_functions.with_gradients, **workers}
+    options = {"node_memory": "16MiB", "transform": tensor_functions.with_gradients, **workers}
     with (
         forebay.Loader(small_lmdb, 8, **options) as loader,
         pytest.raises(forebay.OptionError, match="requires grad"),

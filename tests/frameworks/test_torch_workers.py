@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture
 def loader(small_lmdb):
-    with forebay.Loader(small_lmdb, BATCH, order="shuffle", seed=2, memory="16MiB") as loader:
+    with forebay.Loader(small_lmdb, BATCH, order="shuffle", seed=2, node_memory="16MiB") as loader:
         yield loader
 
 
@@ -65,7 +65,9 @@ def test_the_parent_uses_its_loader_after_a_worker_was_refused(loader):
 
 
 def test_without_workers_a_wrapped_loader_hands_out_its_epochs_in_order(small_lmdb, small_records, loader):
-    with forebay.Loader(small_lmdb, BATCH, order="shuffle", seed=2, memory="16MiB", name="plain") as plain:
+    with forebay.Loader(
+        small_lmdb, BATCH, order="shuffle", seed=2, node_memory="16MiB", name="plain"
+    ) as plain:
         expected = [[batch.indices.tolist() for batch in plain] for _ in range(3)]
     batches = torch.utils.data.DataLoader(MadeBefore(loader), batch_size=None, num_workers=0)
     found = []

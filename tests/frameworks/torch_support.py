@@ -31,7 +31,7 @@ def write_samples(path: Path) -> Path:
 def plain_loader(path: Path, **options: Any) -> forebay.Loader:
     """Make a loader of these samples, shuffled."""
     return forebay.Loader(
-        path, BATCH, **{"order": "shuffle", "seed": 3, "memory": "16MiB", "name": "plain", **options}
+        path, BATCH, **{"order": "shuffle", "seed": 3, "node_memory": "16MiB", "name": "plain", **options}
     )
 
 

@@ -18,7 +18,7 @@ class MadeInWorker(torch.utils.data.IterableDataset):
         self.path = path
 
     def __iter__(self) -> Any:
-        with forebay.Loader(self.path, BATCH, order="sequential", memory="16MiB") as loader:
+        with forebay.Loader(self.path, BATCH, order="sequential", node_memory="16MiB") as loader:
             for batch in loader:
                 yield batch.indices
 

@@ -61,7 +61,7 @@ found = {"rank": rank, "pid": os.getpid()}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     try:
-        forebay.Loader(path, 4, world=eval(world), timeout=float(timeout), memory="32MiB")
+        forebay.Loader(path, 4, world=eval(world), timeout=float(timeout), node_memory="32MiB")
     except forebay.ForebayError as error:
         found |= {"kind": type(error).__name__, "message": str(error)}
 found["warnings"] = [str(one.message) for one in caught]

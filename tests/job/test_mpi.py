@@ -32,7 +32,7 @@ def records(tmp_path_factory):
 
 EPOCHS = """
 options = json.loads(sys.argv[2])
-with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
+with forebay.Loader(sys.argv[1], node_memory="32MiB", **options) as loader:
     found = [[[int(number) for number in batch.indices] for batch in loader] for _ in range(2)]
     world = loader.world
     emit([world.rank, world.size, list(world.local_ranks), world.source, "mpi4py.MPI" in sys.modules, found])
@@ -74,7 +74,7 @@ def test_ranks_find_each_other_and_get_every_sample_once_together(tmp_path, reco
 ON_NODES = """
 import socket
 options = json.loads(sys.argv[2])
-with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
+with forebay.Loader(sys.argv[1], node_memory="32MiB", **options) as loader:
     found = [[[int(number) for number in batch.indices] for batch in loader] for _ in range(2)]
     world = loader.world
     emit([world.rank, socket.gethostname(), list(world.local_ranks), found])
@@ -162,7 +162,7 @@ def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records
 
 def test_an_error_of_one_rank_ends_the_job(tmp_path, records):
     code = """
-loader = forebay.Loader(sys.argv[1], 4, memory="32MiB")
+loader = forebay.Loader(sys.argv[1], 4, node_memory="32MiB")
 for step, batch in enumerate(loader):
     if step == 2 and loader.world.rank == 1:
         raise ValueError("the training script failed")
@@ -178,7 +178,7 @@ def test_a_killed_rank_is_named_before_the_launcher_ends_the_job_or_by_it(tmp_pa
 import signal
 # The launcher ends the job with SIGTERM; the survivors are to tell what they saw first.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-loader = forebay.Loader(sys.argv[1], 4, memory="32MiB")
+loader = forebay.Loader(sys.argv[1], 4, node_memory="32MiB")
 try:
     while True:
         for step, batch in enumerate(loader):
@@ -202,7 +202,7 @@ world = forebay.World(rank=comm.rank, size=comm.size, comm=comm, node=comm.rank 
 told = []
 for path in ("no.lmdb" if comm.rank == 2 else sys.argv[1], sys.argv[1]):
     try:
-        with forebay.Loader(path, 4, memory="32MiB", world=world) as loader:
+        with forebay.Loader(path, 4, node_memory="32MiB", world=world) as loader:
             told.append(len(list(loader)))
     except forebay.ForebayError as error:
         told.append(f"{type(error).__name__} {error}")
@@ -233,7 +233,7 @@ os.environ["FOREBAY_NODE"] = f"n{rank // 2}"
 # Later than the limit of the others, which holds for all waits but this one.
 time.sleep(4 if rank == 1 else 0)
 try:
-    forebay.Loader(sys.argv[1], 4, memory="32MiB", timeout=1)
+    forebay.Loader(sys.argv[1], 4, node_memory="32MiB", timeout=1)
 except (forebay.RendezvousError, forebay.PeerLostError):
     # On a busy machine a second may be too short for what comes then.
     pass
@@ -252,7 +252,7 @@ os.environ["FOREBAY_NODE"] = f"n{int(os.environ['OMPI_COMM_WORLD_RANK']) // 2}"
 os.environ["FOREBAY_MPI_INIT_TIMEOUT"] = "4"
 if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
     time.sleep(60)
-forebay.Loader(sys.argv[1], 4, memory="32MiB", timeout=4)
+forebay.Loader(sys.argv[1], 4, node_memory="32MiB", timeout=4)
 """
     done = start(tmp_path, 3, code, records)
     assert done.returncode != 0
@@ -272,7 +272,7 @@ if comm.rank == 1:
     module = importlib.import_module("forebay.loader")
     module.open = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 try:
-    forebay.Loader(sys.argv[1], 4, memory="32MiB", world=world)
+    forebay.Loader(sys.argv[1], 4, node_memory="32MiB", world=world)
 except forebay.PeerLostError as error:
     emit([comm.rank, str(error)])
 # MPI_Finalize waits for dead ranks; a rank that ends first must not count as dead.

@@ -300,7 +300,7 @@ import forebay
 from support.ranks.nodes import FileComm
 rank, size, told = int(sys.argv[4]), 3, int(sys.argv[5])
 world = forebay.World(rank=rank, size=size, comm=FileComm(sys.argv[3], rank, size), node=f"node{rank}")
-loader = forebay.Loader(sys.argv[2], 4, memory="32MiB", order="shuffle", world=world)
+loader = forebay.Loader(sys.argv[2], 4, node_memory="32MiB", order="shuffle", world=world)
 print("walking", flush=True)
 end = time.monotonic() + told
 try:
@@ -362,7 +362,7 @@ rank = MPI.COMM_WORLD.rank
 world = forebay.World(rank=rank, size=MPI.COMM_WORLD.size, comm=MPI.COMM_WORLD, node=rank // 2)
 found = []
 for name in ("train", "test"):
-    with forebay.Loader(sys.argv[1], 4, memory="32MiB", order="shuffle", world=world, name=name) as loader:
+    with forebay.Loader(sys.argv[1], 4, node_memory="32MiB", order="shuffle", world=world, name=name) as loader:
         found.append(sorted(int(number) for batch in loader for number in batch.indices))
 child = os.fork()
 if child == 0:
@@ -373,7 +373,7 @@ if child == 0:
         os._exit(0 if "was forked from one that uses MPI" in str(error) else 2)
 found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 comm = MPI.COMM_WORLD.Dup()
-with forebay.Loader(sys.argv[1], 4, memory="32MiB", world=forebay.World(rank=rank, size=comm.size, comm=comm)) as loader:
+with forebay.Loader(sys.argv[1], 4, node_memory="32MiB", world=forebay.World(rank=rank, size=comm.size, comm=comm)) as loader:
     found.append(len(list(loader)))
 comm.Free()
 emit(found)

@@ -152,7 +152,7 @@ def test_a_death_at_the_same_step_as_all_others_is_told(pool, records, victim):
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_death_while_all_wait_for_a_slow_rank_is_told(pool, records, slow):
     # A slow rank holds up the staging ring, and with it the others.
-    options = {**OPTIONS, "strategy": {**READERS, "batch_buffers": 2}, "memory": "8MiB"}
+    options = {**OPTIONS, "strategy": {**READERS, "batch_buffers": 2}, "node_memory": "8MiB"}
     ranks = pool.begin(
         3, work.walk, lambda rank: {"stop": 1 if rank == slow else None}, path=records, options=options
     )
@@ -185,7 +185,7 @@ def test_the_last_of_many_deaths_is_survived(pool, records):
 
 @pytest.mark.parametrize("stopped", [0, 1, 2])
 def test_a_rank_that_is_stopped_for_a_while_is_not_dead(pool, records, stopped):
-    options = {**OPTIONS, "strategy": READERS, "memory": "8MiB"}
+    options = {**OPTIONS, "strategy": READERS, "node_memory": "8MiB"}
     ranks = pool.begin(3, work.rested, path=records, options=options, epochs=40)
     for rank in ranks:
         assert rank.hear() == "resting"
@@ -218,7 +218,7 @@ def test_a_rank_that_ends_its_process_after_closing_is_no_loss(pool, records, fi
 
 
 def test_nothing_is_left_when_all_die_at_once(pool, records, place):
-    ranks = pool.begin(4, work.walk, path=records, options={**OPTIONS, "memory": "256MiB"})
+    ranks = pool.begin(4, work.walk, path=records, options={**OPTIONS, "node_memory": "256MiB"})
     for rank in ranks:
         assert rank.hear() == "made"
         assert rank.hear() == "walking"

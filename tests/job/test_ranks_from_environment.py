@@ -28,7 +28,7 @@ group = options.pop("group", None)
 if group is not None:
     options["order"] = forebay.Group(**group)
 state = options.pop("state", None)
-with forebay.Loader(path, memory="32MiB", **options) as loader:
+with forebay.Loader(path, node_memory="32MiB", **options) as loader:
     if state is not None:
         loader.load_state_dict(state)
     found = []
@@ -104,7 +104,7 @@ def global_steps(found, epoch=0):
 
 @pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
 def test_ranks_get_every_sample_once_together(counted_lmdb, order):
-    found = results(3, counted_lmdb, {"batch_size": 8, "order": order, "epochs": 2})
+    found = results(3, counted_lmdb, {"batch_size": 8, "order": order, "expected_epochs": 2})
     for epoch in (0, 1):
         numbers = [number for step in global_steps(found, epoch) for number in step]
         assert sorted(numbers) == list(range(240))
@@ -121,7 +121,9 @@ def test_a_state_that_these_ranks_cannot_continue_names_those_that_can(counted_l
 
 def test_the_node_reads_each_page_once_per_epoch(counted_lmdb):
     group = {"samples": 60, "window": 1, "lanes": 4}
-    found = results(4, counted_lmdb, {"batch_size": 6, "group": group, "strategy": "pread", "epochs": 2})
+    found = results(
+        4, counted_lmdb, {"batch_size": 6, "group": group, "strategy": "pread", "expected_epochs": 2}
+    )
     # Reading ahead belongs to the epoch it is for; the last one may be under way.
     epochs = {epoch for one in found for epoch in one["stats"]["read_bytes_by_epoch"]}
     read = [sum(one["stats"]["read_bytes_by_epoch"].get(epoch, 0) for one in found) for epoch in epochs]
@@ -140,11 +142,11 @@ def test_validation_on_one_rank_while_all_train(counted_lmdb):
     code = """
 import forebay, json, sys
 path = sys.argv[1]
-training = forebay.Loader(path, 8, order="shuffle", memory="32MiB")
+training = forebay.Loader(path, 8, order="shuffle", node_memory="32MiB")
 found = 0
 for step, batch in enumerate(training):
     if step == 3 and training.world.rank == 0:
-        with forebay.Loader(path, 16, order="sequential", world="single", name="validation", memory="8MiB") as validation:
+        with forebay.Loader(path, 16, order="sequential", world="single", name="validation", node_memory="8MiB") as validation:
             found = sum(len(one.indices) for one in validation)
 training.close()
 print("RESULT", json.dumps({"rank": training.world.rank, "found": found}))
@@ -201,7 +203,7 @@ def test_a_follower_is_told_that_its_leader_has_not_come(counted_lmdb):
 
 MPI_RANK = """
 import forebay
-with forebay.Loader(sys.argv[1], 5, order=sys.argv[2], memory="32MiB", world=sys.argv[3]) as loader:
+with forebay.Loader(sys.argv[1], 5, order=sys.argv[2], node_memory="32MiB", world=sys.argv[3]) as loader:
     steps = [[int(number) for number in batch.indices] for _ in range(2) for batch in loader]
     emit([loader.world.rank, loader.world.size, steps])
 """
@@ -222,7 +224,7 @@ import forebay
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 os.environ["FOREBAY_NODE"] = str(rank)
 try:
-    forebay.Loader(sys.argv[1], 5, seed=rank, memory="32MiB")
+    forebay.Loader(sys.argv[1], 5, seed=rank, node_memory="32MiB")
 except forebay.RendezvousError as error:
     emit(str(error).splitlines()[0])
 """

@@ -26,7 +26,13 @@ HOUR_S = 3600.0
 SIZES = {"large": 20_000, "small": 3000}
 BYTES = 12_000_000
 TIMEOUT_S = 3
-OPTIONS = {"batch_size": 4, "order": "shuffle", "memory": "8MiB", "timeout": TIMEOUT_S, "epochs": 1}
+OPTIONS = {
+    "batch_size": 4,
+    "order": "shuffle",
+    "node_memory": "8MiB",
+    "timeout": TIMEOUT_S,
+    "expected_epochs": 1,
+}
 
 
 @pytest.fixture
@@ -86,14 +92,14 @@ def test_a_stall_is_an_error_and_the_loader_closes_while_it_lasts(pool, storage,
     # What reads of these processes are under way still share nothing with their next loader.
     local = support.write_lmdb(storage[0].backing.parent / "local.lmdb", [support.record(1, 3000)] * 64)
     found = pool.run(
-        ranks, work.deliver, path=str(local), options={**OPTIONS, "timeout": 60, "memory": "32MiB"}
+        ranks, work.deliver, path=str(local), options={**OPTIONS, "timeout": 60, "node_memory": "32MiB"}
     )
     assert sum(len(step) for one in found for step in one["found"][0]) == 64
 
 
 PROGRAM = """
 import sys, forebay
-loader = forebay.Loader(sys.argv[1], 4, order="shuffle", memory="8MiB", world="single", timeout=float(sys.argv[2]))
+loader = forebay.Loader(sys.argv[1], 4, order="shuffle", node_memory="8MiB", world="single", timeout=float(sys.argv[2]))
 batches = iter(loader)
 next(batches)
 print("begun", flush=True)
@@ -187,7 +193,12 @@ def test_a_rank_that_closes_in_a_stall_hands_its_readers_on_when_storage_has_ans
 @needs_fuse
 def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_limit(pool, storage):
     server, paths, stall = storage
-    options = {**OPTIONS, "strategy": {"access": "pread", "readers": 2}, "epochs": None, "timeout": 1}
+    options = {
+        **OPTIONS,
+        "strategy": {"access": "pread", "readers": 2},
+        "expected_epochs": None,
+        "timeout": 1,
+    }
     for seconds in (4.0, 4.0, 8.0, 16.0):
         (rank,) = pool.begin(1, work.jumps, path=paths["small"], options=options)
         assert rank.hear() == "begun"
@@ -217,9 +228,9 @@ def test_a_rank_that_keeps_the_others_waiting_is_named_in_warnings_and_nobody_ra
     path = str(support.write_lmdb(tmp_path / "records.lmdb", values))
     options = {
         **OPTIONS,
-        "epochs": None,
+        "expected_epochs": None,
         "strategy": {"access": "pread", "readers": 3, "batch_buffers": 2},
-        "memory": "8MiB",
+        "node_memory": "8MiB",
     }
     slow = 2
     begun = pool.begin(

@@ -23,7 +23,7 @@ _jobs = itertools.count(1)
 WALK = """
 import sys, time, warnings
 import forebay
-loader = forebay.Loader(sys.argv[1], 4, memory="32MiB", order="shuffle")
+loader = forebay.Loader(sys.argv[1], 4, node_memory="32MiB", order="shuffle")
 print("walking", flush=True)
 try:
     while True:
@@ -120,7 +120,7 @@ def test_a_job_whose_nodes_do_not_reach_each_other_goes_on_with_one_warning(monk
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for name in ("train", "test"):
-            with forebay.Loader(records, 5, memory="32MiB", order="sequential", name=name) as loader:
+            with forebay.Loader(records, 5, node_memory="32MiB", order="sequential", name=name) as loader:
                 assert [len(batch.indices) for batch in loader] == [5] * 10
     (warning,) = caught
     assert f"rank {1 - rank}" in str(warning.message)
@@ -131,7 +131,7 @@ def test_nodes_that_are_not_linked_cannot_share_out_the_data(monkeypatch, record
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(tcp, "JOIN_WITHIN_S", 0.3)
     with pytest.warns(RuntimeWarning, match="rank 1"), pytest.raises(forebay.OptionError) as raised:
-        forebay.Loader(records, 5, memory="32MiB", order="local-shuffle")
+        forebay.Loader(records, 5, node_memory="32MiB", order="local-shuffle")
     assert "not linked" in str(raised.value)
     assert 'order="shuffle"' in str(raised.value)
 

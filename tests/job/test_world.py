@@ -333,7 +333,7 @@ def test_a_framework_without_several_ranks_says_nothing_about_a_loader(
 
 def test_a_loader_compares_its_ranks_when_an_epoch_begins(monkeypatch, small_lmdb):
     def read(**options):
-        with forebay.Loader(small_lmdb, 10, memory="16MiB", **options) as loader:
+        with forebay.Loader(small_lmdb, 10, node_memory="16MiB", **options) as loader:
             next(iter(loader))
             # Meanwhile the script makes a process group.
             monkeypatch.setitem(sys.modules, "torch", torch_with(1, 2))

@@ -59,7 +59,7 @@ def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, p
 @pytest.mark.parametrize("coalesce", [1, 3, 7, None])
 @pytest.mark.parametrize("locate", [{"locate": "cursor", "access": "mmap"}, {"access": "pread"}])
 def test_reads_may_span_any_number_of_steps(pool, several, locate, coalesce):
-    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB"}
+    options = {"batch_size": 5, "order": "sequential", "node_memory": "4MiB"}
     expected = plain_steps(1200, 5, 3)
     for readers in ("per_node", 2, 3):
         strategy = {**locate, "readers": readers, "coalesce": coalesce, "batch_buffers": 2}
@@ -122,7 +122,7 @@ def test_a_state_is_resumed_on_another_lmdbio_step_and_another_number_of_ranks(p
 @pytest.mark.parametrize("leaves", [0, 1])
 @pytest.mark.parametrize("preset", ROOTED)
 def test_the_root_moves_when_its_rank_says_goodbye(pool, several, preset, leaves):
-    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": preset}
+    options = {"batch_size": 5, "order": "sequential", "node_memory": "4MiB", "strategy": preset}
     each = lambda rank: {"stop": 3 if rank == leaves else None, "epochs": 2}  # noqa: E731
     found = pool.run(3, work.deliver, each, path=several, options=options)
     expected = plain_steps(1200, 5, 3)
@@ -135,7 +135,7 @@ def test_the_root_moves_when_its_rank_says_goodbye(pool, several, preset, leaves
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("preset", ROOTED)
 def test_the_death_of_any_rank_is_told_to_the_others(pool, several, preset, victim):
-    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": preset}
+    options = {"batch_size": 5, "order": "sequential", "node_memory": "4MiB", "strategy": preset}
     ranks = pool.begin(3, work.walk, path=several, options=options)
     for rank in ranks:
         assert rank.hear() == "made"
@@ -151,7 +151,7 @@ def test_the_death_of_any_rank_is_told_to_the_others(pool, several, preset, vict
 
 @pytest.mark.parametrize("preset", ROOTED)
 def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, preset):
-    options = {"batch_size": 5, "order": "sequential", "strategy": preset, "epochs": 1}
+    options = {"batch_size": 5, "order": "sequential", "strategy": preset, "expected_epochs": 1}
     found = pool.run(3, work.deliver, path=several, options=options)
     fetched = [one["stats"]["read_bytes"] + one["stats"]["mmap_bytes"] for one in found]
     asked = sum(one["stats"]["requested_bytes"] for one in found)

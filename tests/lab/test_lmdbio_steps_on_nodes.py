@@ -45,7 +45,7 @@ def begin(pool, nodes, path, preset, each=lambda rank: {}, function=work.deliver
         "batch_size": BATCH,
         "order": "sequential",
         "strategy": preset,
-        "memory": "16MiB",
+        "node_memory": "16MiB",
         "last_batch": "fill",
         **(more or {}),
     }
@@ -254,7 +254,7 @@ def test_nodes_that_jump_and_rest_do_not_keep_their_turn(pool, several):
 def test_the_number_of_groups_can_be_changed_in_mid_run(pool, several):
     strategy = {"access": "pread", "readers": "per_node", "coalesce": 1, "stagger": 1}
     ranks = begin(
-        pool, (0, 1, 2), several, strategy, function=work.staggered, groups=3, more={"memory": "512KiB"}
+        pool, (0, 1, 2), several, strategy, function=work.staggered, groups=3, more={"node_memory": "512KiB"}
     )
     for rank in ranks:
         assert rank.hear() == "half"

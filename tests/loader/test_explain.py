@@ -70,7 +70,7 @@ PLAIN = Config(
             EpochEnd(last_batch="fill", steps=391, delivered=100_096, repeated=96, left_out=0),
             EpochEnd(last_batch="drop", steps=390, delivered=99_840, repeated=0, left_out=160),
         ),
-        epochs=None,
+        expected_epochs=None,
         lanes=8,
         allowed_ranks=(1, 2, 4, 8),
         group_samples=40,
@@ -99,7 +99,7 @@ PLAIN = Config(
         decode_amplification=1.0,
     ),
     memory=Memory(
-        asked_bytes=2560 * MIB,
+        requested_bytes=2560 * MIB,
         is_default=True,
         bound="free",
         bound_bytes=20 * GIB,
@@ -206,7 +206,9 @@ CASES = {
             copies=False,
             no_copies=NoCopies(reason="one_epoch", pays_from=None),
         ),
-        order=replace(PLAIN.order, epochs=1, shuffle_quality=replace(QUALITY, epochs=1, within_bound=True)),
+        order=replace(
+            PLAIN.order, expected_epochs=1, shuffle_quality=replace(QUALITY, epochs=1, within_bound=True)
+        ),
     ),
     "tiers-that-cost-more": replace(
         PLAIN,
@@ -276,18 +278,35 @@ CASES = {
     "per-sample": replace(
         PLAIN,
         per_sample=PerSample(
-            functions=("sample", "batch"), threads=8, processes=None, prefetch=2, collate="stack"
+            functions=("transform", "batch_transform"),
+            workers=8,
+            worker_kind="thread",
+            threads=8,
+            prefetch=2,
+            collate="stack",
         ),
     ),
     "per-sample-in-processes": replace(
         PLAIN,
         per_sample=PerSample(
-            functions=("sample", "batch"), threads=16, processes=8, prefetch=2, collate="image=stack, *=list"
+            functions=("transform", "batch_transform"),
+            workers=8,
+            worker_kind="process",
+            threads=16,
+            prefetch=2,
+            collate="image=stack, *=list",
         ),
     ),
     "batch-in-threads": replace(
         PLAIN,
-        per_sample=PerSample(functions=("batch",), threads=1, processes=None, prefetch=0, collate="stack"),
+        per_sample=PerSample(
+            functions=("batch_transform",),
+            workers=1,
+            worker_kind="thread",
+            threads=1,
+            prefetch=0,
+            collate="stack",
+        ),
     ),
     "store-of-a-part": replace(
         PLAIN, store=replace(STORE, held_chunks=4608, own_chunks=1152), linked_nodes=4
@@ -303,10 +322,12 @@ CASES = {
     "given-by-the-environment": replace(
         PLAIN,
         given={
-            "epochs": Given(value="3", origin="FOREBAY_EPOCHS"),
-            "memory": Given(value="2684354560", origin="forebay.toml: memory"),
+            "expected_epochs": Given(value="3", origin="FOREBAY_EXPECTED_EPOCHS"),
+            "node_memory": Given(value="2684354560", origin="forebay.toml: node_memory"),
         },
-        order=replace(PLAIN.order, epochs=3, shuffle_quality=replace(QUALITY, epochs=3, within_bound=True)),
+        order=replace(
+            PLAIN.order, expected_epochs=3, shuffle_quality=replace(QUALITY, epochs=3, within_bound=True)
+        ),
     ),
     "too-many-epochs": replace(
         PLAIN,

@@ -15,7 +15,8 @@ import os, sys
 import forebay
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 found = []
-with forebay.Loader(sys.argv[1], 10, order=sys.argv[2], seed=3, world="single", memory="16MiB", epochs=2) as loader:
+with forebay.Loader(sys.argv[1], 10, order=sys.argv[2], seed=3, world="single", node_memory="16MiB",
+                    expected_epochs=2) as loader:
     for _ in range(2):
         for batch in loader:
             (field,) = batch.values()
@@ -38,6 +39,6 @@ def test_on_one_core_the_script_fills_batches_itself(tmp_path, order):
     if mapping != "resident":
         pytest.skip("the file just written is not in the page cache of a local file system")
     assert int(own) > int(steps) // 4
-    with forebay.Loader(path, 10, order=order, seed=3, memory="16MiB", strategy="pread") as plain:
+    with forebay.Loader(path, 10, order=order, seed=3, node_memory="16MiB", strategy="pread") as plain:
         expected = [number for _ in range(2) for batch in plain for number in batch.indices.tolist()]
     assert [*map(int, ids.split())] == expected

@@ -16,7 +16,7 @@ from support import run_python
 SAMPLES, BATCH, SAMPLE_BYTES = 8, 4, 1 << 20
 
 # 64 buffers of 4 MiB: a region of over 256 MiB, of which an epoch of 8 MiB touches two buffers.
-WIDE = {"strategy": forebay.Strategy(batch_buffers=64), "order": "shuffle", "epochs": 3}
+WIDE = {"strategy": forebay.Strategy(batch_buffers=64), "order": "shuffle", "expected_epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +154,8 @@ def test_a_loader_that_was_closed_leaves_its_memory_to_the_next(make):
 
 def test_with_memory_of_its_own_a_loader_is_refused_as_ever(make):
     lent_after(make)
-    with pytest.raises(forebay.OptionError, match="memory=314572800"):
-        make(memory="300MiB")
+    with pytest.raises(forebay.OptionError, match="node_memory=314572800"):
+        make(node_memory="300MiB")
 
 
 def test_threads_that_iterate_at_once_never_take_memory_in_use(make):

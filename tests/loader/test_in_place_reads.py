@@ -84,7 +84,7 @@ def test_a_stretch_that_fails_costs_its_samples_and_no_others(server, make, stra
             seed=1,
             strategy=strategy,
             bad_samples="skip",
-            epochs=1,
+            expected_epochs=1,
             **options,
         ) as loader,
     ):

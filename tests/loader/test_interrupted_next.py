@@ -87,9 +87,9 @@ def interrupted_epochs(loader, lines):
 
 FUNCTIONS = [
     {},
-    {"batch": lambda batch: batch},
-    {"sample": lambda sample: {"data": sample["data"]}, "threads": 2, "prefetch": 0},
-    {"sample": lambda sample: {"data": sample["data"]}, "threads": 2, "prefetch": 3},
+    {"batch_transform": lambda batch: batch},
+    {"transform": lambda sample: {"data": sample["data"]}, "workers": 2, "prefetch": 0},
+    {"transform": lambda sample: {"data": sample["data"]}, "workers": 2, "prefetch": 3},
 ]
 
 
@@ -134,7 +134,7 @@ def test_an_interrupt_while_next_waits_for_the_engine_or_functions_loses_no_batc
             started.clear()
             go.clear()
             loader = make(
-                order="sequential", name=f"waits-{prefetch}", sample=wait, threads=1, prefetch=prefetch
+                order="sequential", name=f"waits-{prefetch}", transform=wait, workers=1, prefetch=prefetch
             )
             iteration = iter(loader)
             helper = threading.Thread(target=interrupt)
@@ -150,7 +150,7 @@ def test_an_interrupt_while_next_waits_for_the_engine_or_functions_loses_no_batc
 
 
 @pytest.mark.parametrize(
-    "functions", [{}, {"sample": lambda sample: sample, "collate": "list", "threads": 2}]
+    "functions", [{}, {"transform": lambda sample: sample, "collate": "list", "workers": 2}]
 )
 def test_a_warning_that_is_an_error_loses_no_batch(make, small_records, functions):
     loader = make(order="sequential", batch_size=4, **functions)
@@ -188,7 +188,7 @@ class Slow:
 
 
 def test_a_finished_batch_is_not_held_up_by_the_engine(make):
-    loader = make(order="sequential", sample=lambda sample: {"n": label(sample)}, threads=2, prefetch=3)
+    loader = make(order="sequential", transform=lambda sample: {"n": label(sample)}, workers=2, prefetch=3)
     iteration = iter(loader)
     next(iteration)
     support.wait_until(lambda: iteration._engine.is_ready(iteration._number), "the engine")

@@ -89,7 +89,7 @@ def test_a_cursor_refuses_orders_that_jump(make, order, says):
 def test_records_of_different_lengths_are_lists_of_views(tmp_path):
     records = [support.record(number, 1 + 37 * number) for number in range(40)]
     path = support.write_lmdb(tmp_path / "ragged.lmdb", records)
-    with forebay.Loader(path, 8, order="shuffle", memory="16MiB") as loader:
+    with forebay.Loader(path, 8, order="shuffle", node_memory="16MiB") as loader:
         for batch in loader:
             assert isinstance(batch["data"], list)
             assert [view.tobytes() for view in batch["data"]] == [records[number] for number in batch.indices]
@@ -133,7 +133,9 @@ def test_views_outlive_batch_and_loader(make, small_records):
 
 
 def test_the_function_of_a_batch_is_called_and_its_result_delivered(make):
-    loader = make(order="sequential", batch=lambda batch: (len(batch["data"]), int(batch.indices[0])))
+    loader = make(
+        order="sequential", batch_transform=lambda batch: (len(batch["data"]), int(batch.indices[0]))
+    )
     assert list(loader)[:3] == [(8, 0), (8, 8), (8, 16)]
 
 
@@ -143,7 +145,7 @@ def test_a_function_of_a_batch_that_raises_counts_its_batch(make):
             raise KeyError("no")
         return int(batch.indices[0])
 
-    loader = make(order="sequential", batch=label)
+    loader = make(order="sequential", batch_transform=label)
     iteration = iter(loader)
     assert next(iteration) == 0
     with pytest.raises(KeyError):
@@ -536,12 +538,12 @@ def test_options_come_from_the_environment(make, monkeypatch):
     ("arguments", "values"),
     [
         ({"batch_size": 101, "last_batch": "fill"}, (101,)),
-        ({"memory": 4096}, ()),
+        ({"node_memory": 4096}, ()),
         ({"order": "sorted"}, ()),
         ({"strategy": "lmm-dia"}, ("io_uring",)),
         ({"order": "shuffle", "last_batch": "carry"}, ("carry",)),
         ({"order": forebay.Group(lanes=3)}, ("lanes",)),
-        ({"batch": 3}, ("batch=", 3)),
+        ({"batch_transform": 3}, ("batch_transform=", 3)),
     ],
 )
 def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, values, says):
@@ -579,14 +581,14 @@ def test_config_is_frozen_and_writes_as_json(make):
 
 
 def test_where_every_rank_copies_alone_there_are_no_readers_and_no_staging_blocks(make):
-    loader = make(order="group", memory="4MiB")
+    loader = make(order="group", node_memory="4MiB")
     ids(loader)
     if loader.config.reading.mapping != "resident":
         pytest.skip("the file just written is not in the page cache of a local file system")
     assert (loader.config.reading.io_mode, loader.config.reading.access) == ("mapped", "mmap")
     assert loader.config.reading.readers == loader.config.memory.staging_bytes == 0
     assert loader.stats()["reads"] == loader.stats()["reader_idle_seconds"] == 0
-    reading = make(order="group", memory="4MiB", strategy="pread", name="reading")
+    reading = make(order="group", node_memory="4MiB", strategy="pread", name="reading")
     assert (reading.config.reading.io_mode, reading.config.reading.readers) == ("planned", 2)
     assert reading.config.memory.region_bytes > loader.config.memory.region_bytes
 
@@ -612,7 +614,7 @@ def test_several_loaders_live_side_by_side(make, small_records):
 def test_a_loader_that_is_dropped_is_collected(small_lmdb):
     before = threading_count()
     for _ in range(5):
-        loader = forebay.Loader(small_lmdb, 8, memory="16MiB")
+        loader = forebay.Loader(small_lmdb, 8, node_memory="16MiB")
         next(iter(loader))
         del loader
     gc.collect()
@@ -626,7 +628,7 @@ def threading_count():
 def test_a_loader_alive_at_exit_is_no_trouble(small_lmdb):
     code = """
 import forebay, sys
-loader = forebay.Loader(sys.argv[1], 8, memory="16MiB")
+loader = forebay.Loader(sys.argv[1], 8, node_memory="16MiB")
 iteration = iter(loader)
 kept = [next(iteration)]
 cycle = [kept]; cycle.append(cycle)
@@ -639,7 +641,7 @@ print("end")
 def test_a_loader_cannot_be_used_after_a_fork(small_lmdb):
     code = """
 import forebay, os, sys
-loader = forebay.Loader(sys.argv[1], 8, order="sequential", memory="16MiB")
+loader = forebay.Loader(sys.argv[1], 8, order="sequential", node_memory="16MiB")
 iteration = iter(loader)
 batch = next(iteration)
 child = os.fork()
@@ -653,7 +655,7 @@ if child == 0:
     del batch, iteration
     loader.close()
     del loader
-    own = forebay.Loader(sys.argv[1], 8, order="sequential", memory="16MiB")
+    own = forebay.Loader(sys.argv[1], 8, order="sequential", node_memory="16MiB")
     told += sum(len(batch.indices) for batch in own) == 100
     sys.exit(10 + told)
 _, status = os.waitpid(child, 0)
@@ -671,7 +673,7 @@ def test_an_interrupt_while_waiting_is_a_keyboard_interrupt(small_lmdb):
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        forebay.Loader(small_lmdb, 8, world=world, memory="16MiB")
+        forebay.Loader(small_lmdb, 8, world=world, node_memory="16MiB")
     timer.join()
 
 
@@ -707,7 +709,9 @@ def test_a_loader_and_its_data_set_tell_people_what_they_are(tmp_path):
     assert repr(dataset) == f"<{source}>"
     assert "samples" not in dataset._repr_html_()
     fields = "image: uint8 (2, 3); label: int64"
-    with forebay.Loader(dataset, 8, order="shuffle", last_batch="drop", memory="4MiB", name="a<b") as loader:
+    with forebay.Loader(
+        dataset, 8, order="shuffle", last_batch="drop", node_memory="4MiB", name="a<b"
+    ) as loader:
         assert repr(loader) == (
             "<forebay.Loader 'a<b' rank 0 of 1, shuffle order, batches of 8, epochs of 2 steps, "
             f"<{source}: 20 samples, {fields}>>"

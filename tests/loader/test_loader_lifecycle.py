@@ -81,7 +81,7 @@ def test_readers_that_move_or_lag_never_write_over_blocks_that_others_wait_for(p
     options = {
         "batch_size": 16,
         "order": "contiguous",
-        "memory": "9MiB",
+        "node_memory": "9MiB",
         "strategy": {"access": "pread", "readers": 2, "batch_buffers": 2},
     }
     expected = plain.contiguous(1600, 16, 2, 1, "fill")[0]
@@ -180,7 +180,7 @@ def test_views_outlive_the_loaders_of_all_ranks_and_the_memory_goes_with_the_las
 EXITING = """
 import forebay, sys
 rank, path, job = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-loader = forebay.Loader(path, 4, order="shuffle", memory="16MiB", world=forebay.World(rank=rank, size=3, job=job))
+loader = forebay.Loader(path, 4, order="shuffle", node_memory="16MiB", world=forebay.World(rank=rank, size=3, job=job))
 iteration = iter(loader)
 kept = [next(iteration) for _ in range(2)]
 if rank != 1:
@@ -235,7 +235,7 @@ def test_closing_ends_the_wait_of_another_thread(pool, mixed):
 WAITING = """
 import forebay, sys, threading, time
 rank, path, job = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-loader = forebay.Loader(path, 4, order="shuffle", memory="16MiB", world=forebay.World(rank=rank, size=2, job=job))
+loader = forebay.Loader(path, 4, order="shuffle", node_memory="16MiB", world=forebay.World(rank=rank, size=2, job=job))
 if rank == 0:
     def iterate():
         while True:
@@ -270,7 +270,7 @@ def test_ranks_may_be_started_by_any_method_of_multiprocessing(even, method):
 import forebay, multiprocessing, sys
 
 def rank(number, path):
-    loader = forebay.Loader(path, 4, order="shuffle", memory="16MiB", world=forebay.World(rank=number, size=2))
+    loader = forebay.Loader(path, 4, order="shuffle", node_memory="16MiB", world=forebay.World(rank=number, size=2))
     for _ in range(1 if number == 0 else 3):
         assert sum(1 for _ in loader) == 13
 
@@ -305,7 +305,7 @@ def test_a_file_that_is_truncated_under_way_is_an_error_with_file_and_offset(poo
         tmp_path / "x.lmdb", [support.record(number, 100_000) for number in range(plain.SAMPLES)]
     )
     strategy = {"access": access, "readers": 2}
-    options = {"batch_size": 2, "order": "sequential", "strategy": strategy, "memory": "8MiB"}
+    options = {"batch_size": 2, "order": "sequential", "strategy": strategy, "node_memory": "8MiB"}
     work.records(str(path))
     ranks = pool.begin(ranks, work.rested, path=str(path), options=options)
     for rank in ranks:
@@ -348,7 +348,7 @@ def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool,
         ({"seed": 1}, "seed"),
         ({"order": "shuffle"}, "order"),
         ({"last_batch": "drop"}, "last_batch"),
-        ({"memory": "33MiB"}, "memory"),
+        ({"node_memory": "33MiB"}, "memory"),
         ({"strategy": {"readers": 3}}, "strategy.readers"),
         ({"strategy": {"access": "pread"}}, "strategy.access"),
         ({"strategy": {"batch_buffers": 3}}, "strategy.batch_buffers"),

@@ -26,7 +26,7 @@ def run(path, **options):
     with (
         warnings.catch_warnings(),
         forebay.Loader(
-            dataset, 10, order="sequential", bad_samples="skip", epochs=1, world="single", **options
+            dataset, 10, order="sequential", bad_samples="skip", expected_epochs=1, world="single", **options
         ) as loader,
     ):
         warnings.simplefilter("ignore")
@@ -55,7 +55,7 @@ def test_a_fallback_is_an_event(damaged, caplog):
     caplog.set_level(logging.INFO, "forebay")
     dataset = forebay.open(damaged, schema="raw")
     strategy = forebay.Strategy(access="io_uring", stagger=2)
-    with forebay.Loader(dataset, 10, strategy=strategy, world="single", epochs=1) as loader:
+    with forebay.Loader(dataset, 10, strategy=strategy, world="single", expected_epochs=1) as loader:
         list(loader)
         fallbacks = {(one.wanted, one.reason) for one in loader.config.fallbacks}
     logged = [one.fields for one in events(caplog, logging.INFO) if "wanted" in one.fields]
@@ -91,7 +91,7 @@ import forebay
 warnings.simplefilter("ignore")
 def go():
     dataset = forebay.open(sys.argv[1], schema="caffe-datum")
-    with forebay.Loader(dataset, 10, order="sequential", bad_samples="skip", epochs=1, world="single") as loader:
+    with forebay.Loader(dataset, 10, order="sequential", bad_samples="skip", expected_epochs=1, world="single") as loader:
         it = iter(loader)
         # Sample 25 is replaced while the loader delivers the batch before it; the event is still
         # queued.
@@ -102,7 +102,7 @@ def go():
         list(it)
 def child():
     dataset = forebay.open(sys.argv[1], schema="raw")
-    with forebay.Loader(dataset, 10, name="child", epochs=1, world="single") as loader:
+    with forebay.Loader(dataset, 10, name="child", expected_epochs=1, world="single") as loader:
         list(loader)
     return 0
 go()

@@ -31,7 +31,7 @@ if limit != "RLIMIT_FSIZE":
 resource.setrlimit(getattr(resource, limit), (limit_bytes, limit_bytes))
 found = {"limit_mib": limit_bytes >> 20}
 try:
-    with forebay.Loader(path, 64, epochs=1, **options) as loader:
+    with forebay.Loader(path, 64, expected_epochs=1, **options) as loader:
         found["config"] = dataclasses.asdict(loader.config)
         found["samples"] = sorted(int(number) for batch in loader for number in batch.indices)
         found["mapped"] = path.rsplit("/", 1)[-1] in open("/proc/self/maps").read()
@@ -77,14 +77,14 @@ def test_a_loader_that_would_like_more_than_the_limit_leaves_takes_less(path):
 
 @pytest.mark.parametrize("strategy", ["forebay", "mmap"])
 def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_so(path, strategy):
-    found = limited(path, 200, strategy=strategy, memory="40MiB", order="shuffle", last_batch="partial")
+    found = limited(path, 200, strategy=strategy, node_memory="40MiB", order="shuffle", last_batch="partial")
     assert found["samples"] == list(range(SAMPLES)), found
     assert not found["mapped"]
     assert found["config"]["reading"]["mapping"] == "none"
     (fallback,) = found["config"]["fallbacks"]
     assert fallback["wanted"] == "mapping"
     assert "RLIMIT_AS" in fallback["reason"]
-    assert limited(path, 1000, strategy=strategy, memory="40MiB", order="shuffle")["mapped"]
+    assert limited(path, 1000, strategy=strategy, node_memory="40MiB", order="shuffle")["mapped"]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_
         # that nothing at all can be mapped; what the kernel refuses.
         ("RLIMIT_AS", 64, {"strategy": "pread"}),
         ("RLIMIT_AS", 120, {"strategy": "pread"}),
-        ("RLIMIT_AS", 300, {"strategy": "pread", "memory": "400MiB"}),
-        ("RLIMIT_AS", 3, {"strategy": "pread", "order": "shuffle", "memory": "2MiB"}),
+        ("RLIMIT_AS", 300, {"strategy": "pread", "node_memory": "400MiB"}),
+        ("RLIMIT_AS", 3, {"strategy": "pread", "order": "shuffle", "node_memory": "2MiB"}),
         ("RLIMIT_AS", 3, {}),
         ("RLIMIT_FSIZE", 1, {}),
     ],
@@ -111,7 +111,7 @@ def test_a_limit_that_leaves_too_little_is_a_memory_error_that_names_it(path, li
 @pytest.mark.parametrize("strategy", ["lmdb", "lmm", "lmm-dio"])
 def test_a_walk_that_needs_a_mapping_names_the_limit_that_forbids_it(tmp_path, strategy):
     container = write_lmdb(tmp_path / "records.lmdb", [record(number, 20_000) for number in range(2000)])
-    found = limited(container, 20, strategy=strategy, order="sequential", memory="9MiB")
+    found = limited(container, 20, strategy=strategy, order="sequential", node_memory="9MiB")
     assert "MemoryLimitError" in found["classes"], found
     assert "RLIMIT_AS" in found["message"]
     assert "ulimit -v" in found["hint"]
@@ -120,6 +120,6 @@ def test_a_walk_that_needs_a_mapping_names_the_limit_that_forbids_it(tmp_path, s
 def test_no_limit_on_memory_is_told_as_the_loss_of_a_rank(path):
     # Whatever fails first as the limit falls, a process that is alone has no rank to lose.
     for limit, extra_mib in (("RLIMIT_AS", 1), ("RLIMIT_AS", 13), ("RLIMIT_DATA", 4), ("RLIMIT_DATA", 13)):
-        options = {"strategy": "pread", "order": "shuffle", "memory": "10MiB"}
+        options = {"strategy": "pread", "order": "shuffle", "node_memory": "10MiB"}
         done = run_python(_PROGRAM, path, limit, extra_mib, json.dumps(options))
         assert "PeerLostError" not in done.stdout + done.stderr, done

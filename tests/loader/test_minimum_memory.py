@@ -28,7 +28,9 @@ def numbered(tmp_path_factory):
 
 def loader(path, order, memory, batch_size=16, strategy="pread"):
     strategy = forebay_lab.strategy(strategy)
-    return forebay.Loader(path, batch_size, order=order, memory=memory, strategy=strategy, seed=3, epochs=1)
+    return forebay.Loader(
+        path, batch_size, order=order, node_memory=memory, strategy=strategy, seed=3, expected_epochs=1
+    )
 
 
 def stream(path, order, memory, batch_size, strategy):
@@ -48,7 +50,7 @@ def least_of(error):
     exact = re.search(
         r"the least that works is (\d+) bytes \((\d+) for batch buffers, (\d+) for staging", text
     )
-    hint = re.search(r'give memory="(\d+MiB)", or ask for a smaller batch, group or window', text)
+    hint = re.search(r'give node_memory="(\d+MiB)", or ask for a smaller batch, group or window', text)
     assert exact, text
     assert hint, text
     return int(exact[1]), hint[1]

@@ -15,6 +15,7 @@ import pytest
 import forebay
 import forebay_lab
 import support
+from forebay import _renamed
 from forebay.loader import LoaderOptions
 from forebay.options import OPTIONS, Tier, parse_bytes, per_rank_batch, resolve
 
@@ -29,17 +30,17 @@ def test_the_argument_counts_before_the_environment_before_the_file_before_the_d
 
 
 def test_origins_name_every_value_that_is_no_default():
-    Path("other.toml").write_text('memory = "1GiB"\n')
+    Path("other.toml").write_text('node_memory = "1GiB"\n')
     found = resolve(
-        {"seed": 1, "last_batch": None, "memory": None, "name": None},
+        {"seed": 1, "last_batch": None, "node_memory": None, "name": None},
         {"FOREBAY_CONFIG": "other.toml", "FOREBAY_LAST_BATCH": "drop"},
     )
     assert found.origins == {
         "seed": "seed=",
         "last_batch": "FOREBAY_LAST_BATCH",
-        "memory": "other.toml: memory",
+        "node_memory": "other.toml: node_memory",
     }
-    assert found["memory"] == 2**30
+    assert found["node_memory"] == 2**30
 
 
 @pytest.mark.parametrize(
@@ -62,12 +63,13 @@ def test_every_option_can_stand_in_the_environment():
         "seed": ("7", 7),
         "world": ("single", "single"),
         "strategy": ("pread", forebay.Strategy(access="pread")),
-        "memory": ("64MiB", 64 * 2**20),
-        "epochs": ("3", 3),
+        "node_memory": ("64MiB", 64 * 2**20),
+        "expected_epochs": ("3", 3),
         "last_batch": ("partial", "partial"),
         "bad_samples": ("raise", "raise"),
         "checksums": ("true", True),
-        "threads": ("4", 4),
+        "workers": ("4", 4),
+        "worker_kind": ("process", "process"),
         "prefetch": ("0", 0),
         "collate": ("image=stack,boxes=ragged,*=list", {"image": "stack", "boxes": "ragged", ...: "list"}),
         "timeout": ("12.5", 12.5),
@@ -84,8 +86,7 @@ def test_every_option_can_stand_in_the_environment():
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)
     assert {name: found[name] for name in texts} == {name: value for name, (_, value) in texts.items()}
-    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch", "processes"}
-    assert resolve({"processes": None}, {"FOREBAY_PROCESSES": "3"})["processes"] == 3
+    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch"}
 
 
 def test_orders_and_strategies_with_parameters_have_a_text_form():
@@ -148,20 +149,20 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("batch_size", 2.5, ("batch_size=", "2.5")),
         ("batch_size", True, ("batch_size=",)),
         ("seed", -1, ("seed=", 0, 2, 1, -1)),
-        ("memory", "2 giga", ("memory=", "2 giga")),
-        ("memory", 2**64, ("memory=", 9223372036854775807, 18446744073709551616)),
-        ("memory", "1e9 GiB", ("memory=",)),
+        ("node_memory", "2 giga", ("node_memory=", "2 giga")),
+        ("node_memory", 2**64, ("node_memory=", 9223372036854775807, 18446744073709551616)),
+        ("node_memory", "1e9 GiB", ("node_memory=",)),
         (
-            "memory",
+            "node_memory",
             "99999999TiB",
-            ("memory=", 9223372036854775807, "99999999TiB"),
+            ("node_memory=", 9223372036854775807, "99999999TiB"),
         ),
         (
             "batch_size",
             2**64,
             ("batch_size=", 4294967295, 18446744073709551616),
         ),
-        ("epochs", 2**64, ("epochs=", 4294967295)),
+        ("expected_epochs", 2**64, ("expected_epochs=", 4294967295)),
         (
             "strategy",
             {"batch_buffers": 2**40},
@@ -169,7 +170,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ),
         ("seed", 2**64, ("seed=", 0, 2, 1, 18446744073709551616)),
         ("timeout", 1e300, ("timeout=", 1000000000, 300)),
-        ("memory", 0, ("memory=", 0)),
+        ("node_memory", 0, ("node_memory=", 0)),
         ("timeout", 0, ("timeout=", 0)),
         ("timeout", float("nan"), ("timeout=",)),
         ("name", "", ("name=",)),
@@ -193,16 +194,36 @@ def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
         resolve({name: value}, {})
 
 
-def test_the_old_name_of_an_option_and_of_its_values_says_the_new_one(says):
-    with says(forebay.OptionError, "last=", "last_batch="):
-        forebay.Loader("x.npy", 4, last="short")
-    with says(forebay.OptionError, "wrap", "fill"):
-        resolve({"last_batch": "wrap"}, {})
-    with says(forebay.OptionError, "FOREBAY_LAST", "FOREBAY_LAST_BATCH"):
-        resolve({}, {"FOREBAY_LAST": "short"})
-    Path("forebay.toml").write_text('last = "wrap"\n')
-    with says(forebay.OptionError, "forebay.toml", "last_batch"):
-        resolve({"last_batch": None}, {})
+@pytest.mark.parametrize("name", _renamed.OPTIONS)
+def test_the_old_name_of_an_option_raises_with_the_name_of_today(name, says):
+    with says(forebay.OptionError, f"{name}="):
+        forebay.Loader("x.npy", 4, **{name: 2})
+    Path("forebay.toml").write_text(f"{name} = 2\n")
+    with says(forebay.OptionError, "forebay.toml", name):
+        resolve({"seed": None}, {})
+
+
+@pytest.mark.parametrize("name", _renamed.VARIABLES)
+def test_the_old_name_of_a_variable_raises_with_the_name_of_today(name, says):
+    with says(forebay.OptionError, name):
+        resolve({}, {name: "2"})
+
+
+@pytest.mark.parametrize(("option", "old"), _renamed.VALUES)
+def test_the_old_name_of_a_value_raises_with_the_name_of_today(option, old, says):
+    with says(forebay.OptionError, old, _renamed.VALUES[option, old]):
+        resolve({option: old}, {})
+
+
+def test_every_old_name_names_what_there_is_today():
+    today = {option.name for option in OPTIONS} | {"transform", "batch_transform"}
+    for name, advice in _renamed.OPTIONS.items():
+        assert name not in today
+        assert set(re.findall(r"(\w+)=", advice)) <= today, advice
+    for variable, advice in _renamed.VARIABLES.items():
+        named = set(re.findall(r"FOREBAY_\w+", advice))
+        assert named <= {option.variable for option in OPTIONS}, variable
+    assert {f"FOREBAY_{name.upper()}" for name in _renamed.OPTIONS} >= set(_renamed.VARIABLES)
 
 
 def test_an_error_begins_with_the_place_of_the_value(says):
@@ -286,7 +307,7 @@ def test_a_configuration_file_that_was_asked_for_must_be_there(says):
     ],
 )
 def test_bytes_are_read_with_binary_and_decimal_units(text, size):
-    assert parse_bytes("memory=", text) == size
+    assert parse_bytes("node_memory=", text) == size
 
 
 def test_a_group_and_a_strategy_are_checked_where_they_are_made(says):

@@ -14,7 +14,7 @@ from support.ranks import warm
 
 SAMPLES, COLUMNS = 4001, 300
 EPOCHS = 7
-OPTIONS = {"memory": "16MiB", "seed": 3, "last_batch": "partial", "epochs": EPOCHS}
+OPTIONS = {"node_memory": "16MiB", "seed": 3, "last_batch": "partial", "expected_epochs": EPOCHS}
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_circular_database_gives_every_sample_equally_often_over_the_epochs_th
 @pytest.mark.parametrize("order", plain.ORDERS)
 @pytest.mark.parametrize(("ranks", "batch"), [(4, 24), (2, 10), (4, 5), (4, 1), (3, 25)])
 def test_by_default_ranks_get_even_parts_of_what_fills_no_step(pool, even, order, ranks, batch):
-    options = {"batch_size": batch, **plain.ORDERS[order], "epochs": 2}
+    options = {"batch_size": batch, **plain.ORDERS[order], "expected_epochs": 2}
     if order == "group":
         options["group"] = {"samples": 9, "window": 2}
     found = pool.run(ranks, work.deliver, path=even, options=options, epochs=2)
@@ -128,7 +128,7 @@ def test_a_thousand_samples_in_batches_of_300_are_a_thousand_and_their_mean_is_t
     np.save(tmp_path / "rows.npy", rows)
     path = str(tmp_path / "rows.npy")
     for ranks in (1, 4):
-        options = {"batch_size": 300 // ranks, "order": order, "epochs": 1}
+        options = {"batch_size": 300 // ranks, "order": order, "expected_epochs": 1}
         found = pool.run(ranks, work.samples, path=path, options=options)
         values = [np.frombuffer(value) for own in found for _, fields in own for value in fields["data"]]
         assert len(values) == 1000
@@ -153,8 +153,8 @@ def test_a_batch_larger_than_the_data_set_is_refused_unless_partial(pool, even, 
 
 def test_a_batch_marks_what_fill_repeats(even):
     for order in ("sequential", "shuffle", "group", "contiguous"):
-        for more in ({}, {"sample": lambda sample: {"first": sample["data"][:1]}, "threads": 1}):
-            options = {"batch_size": 30, "order": order, "last_batch": "fill", "epochs": 1, **more}
+        for more in ({}, {"transform": lambda sample: {"first": sample["data"][:1]}, "workers": 1}):
+            options = {"batch_size": 30, "order": order, "last_batch": "fill", "expected_epochs": 1, **more}
             with forebay.Loader(even, **options, world="single") as loader:
                 batches = list(loader)
             assert [batch.repeated is None for batch in batches] == [True, True, True, False]
@@ -169,7 +169,7 @@ def test_a_batch_marks_what_fill_repeats(even):
 
 
 def test_explain_says_what_an_epoch_has_with_each_end(even):
-    with forebay.Loader(even, 30, epochs=1, world="single") as loader:
+    with forebay.Loader(even, 30, expected_epochs=1, world="single") as loader:
         ends = {one.last_batch: one for one in loader.config.order.ends}
         assert loader.config.order.last_batch == "partial"
         counts = {name: (one.steps, one.delivered, one.repeated, one.left_out) for name, one in ends.items()}
@@ -276,7 +276,7 @@ def test_ranks_that_are_given_different_orders_are_all_told(pool, even):
 )
 def test_wrong_ids_are_refused_with_what_was_expected(even, ids, values, says):
     with (
-        forebay.Loader(even, 4, order=lambda epoch: ids, memory="16MiB") as loader,
+        forebay.Loader(even, 4, order=lambda epoch: ids, node_memory="16MiB") as loader,
         says(forebay.OptionError, *values),
     ):
         next(iter(loader))
@@ -288,7 +288,7 @@ def test_a_given_order_that_fails_in_a_later_epoch_leaves_a_loader_that_works(ev
             raise KeyError(epoch)
         return work.given_ids(plain.SAMPLES, 1, epoch)
 
-    with forebay.Loader(even, 4, order=order, memory="16MiB", last_batch="partial") as loader:
+    with forebay.Loader(even, 4, order=order, node_memory="16MiB", last_batch="partial") as loader:
         assert sum(len(batch.indices) for batch in loader) == plain.SAMPLES
         with pytest.raises(KeyError):
             next(iter(loader))
@@ -361,15 +361,15 @@ def test_the_least_memory_that_a_refusal_names_works(request, pool, data, order,
         "batch_size": 12 // ranks,
         **plain.ORDERS[order],
         "strategy": {"access": "pread"},
-        "memory": 100_000,
+        "node_memory": 100_000,
     }
     for one in pool.outcomes(pool.begin(ranks, work.deliver, path=path, options=options)):
         assert isinstance(one, Raised), one
         assert one.kind == "OptionError"
-        assert "memory=100000 bytes is too little" in one.message
+        assert "node_memory=100000 bytes is too little" in one.message
         least = int(one.message.split("the least that works is ")[1].split()[0])
     for memory in (least, least + 1, least + 1_000_000):
-        found = pool.run(ranks, work.deliver, path=path, options={**options, "memory": memory}, epochs=2)
+        found = pool.run(ranks, work.deliver, path=path, options={**options, "node_memory": memory}, epochs=2)
         assert found[0]["config"].memory.region_bytes <= memory
         samples = len(work.records(path))
         for epoch in range(2):
@@ -377,7 +377,7 @@ def test_the_least_memory_that_a_refusal_names_works(request, pool, data, order,
             assert ids == set(range(samples))
     if least > 100_001:
         for one in pool.outcomes(
-            pool.begin(ranks, work.deliver, path=path, options={**options, "memory": least - 1})
+            pool.begin(ranks, work.deliver, path=path, options={**options, "node_memory": least - 1})
         ):
             assert isinstance(one, Raised)
 
@@ -395,7 +395,7 @@ def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy,
     options = {
         "batch_size": 4,
         **plain.ORDERS[order],
-        "memory": "20MiB",
+        "node_memory": "20MiB",
         "strategy": {**plain.STRATEGIES[strategy], "batch_buffers": 2},
     }
     if order == "group":
@@ -412,7 +412,7 @@ def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy,
 def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, ranks):
     # Samples of 3 KB are read ahead twice over at most, which alone takes more than half of this.
     memory = 4 << 20
-    options = {"batch_size": 4, "memory": memory, "strategy": "pread"}
+    options = {"batch_size": 4, "node_memory": memory, "strategy": "pread"}
     for first, second, alone in pool.run(ranks, work.made_beside, path=even, options=options):
         first, second, alone = (one.memory.region_bytes for one in (first, second, alone))
         assert alone == first > memory / 2
@@ -421,7 +421,7 @@ def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, rank
 
 @pytest.mark.usefixtures("no_held_memory")
 def test_the_refusal_of_a_second_loader_tells_what_the_first_holds(even):
-    with forebay.Loader(even, 4, memory="8MiB", strategy="pread") as first:
+    with forebay.Loader(even, 4, node_memory="8MiB", strategy="pread") as first:
         held = first.config.memory.region_bytes
         with pytest.raises(forebay.OptionError, match=rf"\b{held}\b"):
-            forebay.Loader(even, 4, memory="1MiB", strategy="pread", name="second")
+            forebay.Loader(even, 4, node_memory="1MiB", strategy="pread", name="second")

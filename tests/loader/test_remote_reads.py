@@ -62,16 +62,16 @@ def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, lar
     local.mkdir()
     os.link(whole / "data.mdb", local / "data.mdb")
     order = forebay.Group(**GROUPS[name])
-    with forebay.Loader(local, 50, order=order, epochs=1, seed=4) as loader:
+    with forebay.Loader(local, 50, order=order, expected_epochs=1, seed=4) as loader:
         expected = [[int(number) for number in batch.indices] for batch in loader]
     path = mount / "large.lmdb"
     if memory == "least":
-        with pytest.raises(forebay.OptionError, match="memory=1048576") as raised:
-            forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=1 << 20)
-        memory = str(raised.value).split('memory="')[1].split('"')[0]
+        with pytest.raises(forebay.OptionError, match="node_memory=1048576") as raised:
+            forebay.Loader(path, 50, order=order, expected_epochs=1, seed=4, node_memory=1 << 20)
+        memory = str(raised.value).split('node_memory="')[1].split('"')[0]
     for _ in range(2):
         server.drop_caches(mount)
-        with forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=memory) as loader:
+        with forebay.Loader(path, 50, order=order, expected_epochs=1, seed=4, node_memory=memory) as loader:
             assert loader.config.reading.readers == 4
             for batch, ids in zip(loader, expected, strict=True):
                 assert [int(number) for number in batch.indices] == ids

@@ -70,7 +70,7 @@ def test_kept_values_are_read_by_every_access(server, points, records, access):
 
 @needs_fuse
 def test_values_that_do_not_fit_half_of_the_memory_are_not_kept(server, points, records):
-    with forebay.Loader(points[0] / "inline.lmdb", 50, order="sequential", memory="3MiB") as loader:
+    with forebay.Loader(points[0] / "inline.lmdb", 50, order="sequential", node_memory="3MiB") as loader:
         assert loader.config.memory.retained_bytes == 0
         assert [bytes(data) for batch in loader for data in batch["data"]] == records
 
@@ -78,16 +78,16 @@ def test_values_that_do_not_fit_half_of_the_memory_are_not_kept(server, points, 
 @needs_fuse
 def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server, points):
     dataset = forebay.open(points[0] / "inline.lmdb")
-    with forebay.Loader(dataset, 50, order="sequential", memory="8MiB") as first:
+    with forebay.Loader(dataset, 50, order="sequential", node_memory="8MiB") as first:
         assert first.config.memory.retained_bytes >= RECORDS * RECORD_BYTES
-        with forebay.Loader(dataset, 50, order="sequential", memory="8MiB", name="equal") as second:
+        with forebay.Loader(dataset, 50, order="sequential", node_memory="8MiB", name="equal") as second:
             # The values are counted once for both.
             kept = (8 << 20) - first.config.memory.budget_bytes
             assert kept >= RECORDS * RECORD_BYTES
             assert second.config.memory.budget_bytes == (8 << 20) - kept - first.config.memory.region_bytes
         # Less than the kept values alone, which the data set has brought along.
-        with pytest.raises(forebay.OptionError, match="memory=1048576"):
-            forebay.Loader(dataset, 50, order="sequential", memory="1MiB", name="second")
+        with pytest.raises(forebay.OptionError, match="node_memory=1048576"):
+            forebay.Loader(dataset, 50, order="sequential", node_memory="1MiB", name="second")
 
 
 @needs_fuse

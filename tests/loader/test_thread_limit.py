@@ -101,7 +101,7 @@ def test_a_loader_without_threads_is_an_error_that_names_the_limit(places, strat
     use = f"""
 def use(path):
     strategy = forebay_lab.strategy({strategy!r})
-    with Loader(path, 4, order="sequential", strategy=strategy, world="single", epochs=1) as loader:
+    with Loader(path, 4, order="sequential", strategy=strategy, world="single", expected_epochs=1) as loader:
         return sum(len(batch.indices) for batch in loader)
 """
     found = at_the_limit(places, use, *(lmdb_of(places / name) for name in ("warm", "cold")))

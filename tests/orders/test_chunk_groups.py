@@ -31,7 +31,7 @@ def deliver(path, options, world, pipe):
     """Compare one epoch with the values and return the loader's statistics and choices."""
     values = np.load(path.with_suffix(".npy"), mmap_mode="r")
     world = forebay.World(**nodes.with_comm(dict(world)))
-    with forebay.Loader(path, world=world, epochs=1, **options) as loader:
+    with forebay.Loader(path, world=world, expected_epochs=1, **options) as loader:
         ids = []
         for batch in loader:
             np.testing.assert_array_equal(batch["x"], values[batch.indices])
@@ -58,7 +58,7 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
 
 
 def test_what_the_budget_has_no_room_for_is_decoded_by_whoever_needs_it(pool, zipped):
-    options = {"batch_size": 20, "last_batch": "partial", "order": "shuffle", "memory": "2MiB"}
+    options = {"batch_size": 20, "last_batch": "partial", "order": "shuffle", "node_memory": "2MiB"}
     (found,) = pool.run(1, deliver, path=zipped, options=options)
     assert sorted(found["ids"]) == list(range(SAMPLES))
 
@@ -80,7 +80,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it_and_can_be_skipped(pool, zipp
     with (
         warnings.catch_warnings(),
         forebay.Loader(
-            path, batch_size=20, order="sequential", bad_samples="skip", epochs=1, world="single"
+            path, batch_size=20, order="sequential", bad_samples="skip", expected_epochs=1, world="single"
         ) as loader,
     ):
         warnings.simplefilter("ignore")

@@ -69,7 +69,7 @@ def test_without_a_number_of_epochs_the_next_one_is_read_ahead(even, way):
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_read_beyond_the_epochs_that_were_asked_for(even, way, epochs):
-    with make(even, way, epochs=epochs) as loader:
+    with make(even, way, expected_epochs=epochs) as loader:
         assert loader.config.order.epochs == epochs
         for ids in walk(even, loader, epochs):
             assert set(ids) == set(range(plain.SAMPLES))
@@ -80,10 +80,10 @@ def test_nothing_is_read_beyond_the_epochs_that_were_asked_for(even, way, epochs
 def test_more_epochs_than_were_said_can_be_had(even, way):
     with make(even, way) as loader:
         expected = walk(even, loader, 4)
-    with make(even, way, epochs=2) as loader:
+    with make(even, way, expected_epochs=2) as loader:
         assert walk(even, loader, 4) == expected
         check_read(even, loader, range(4))
-    with make(even, way, epochs=1) as loader:
+    with make(even, way, expected_epochs=1) as loader:
         loader.set_epoch(2)
         assert walk(even, loader, 2) == expected[2:]
         loader.set_epoch(0)
@@ -99,7 +99,7 @@ def test_a_restored_position_counts_epochs_from_the_first(even):
             next(steps)
         state = loader.state_dict()
         rest = [number for batch in steps for number in work.check(even, batch)]
-    with make(even, "sequential", epochs=2) as loader:
+    with make(even, "sequential", expected_epochs=2) as loader:
         loader.load_state_dict(state)
         assert walk(even, loader) == [rest]
         check_read(even, loader, [1])
@@ -107,7 +107,7 @@ def test_a_restored_position_counts_epochs_from_the_first(even):
 
 
 def test_one_that_breaks_off_and_comes_back_gets_the_last_epoch_whole(even):
-    with make(even, "group", epochs=2) as loader:
+    with make(even, "group", expected_epochs=2) as loader:
         for _ in loader:
             break
         (ids,) = walk(even, loader)
@@ -120,7 +120,7 @@ def test_ranks_of_a_node_read_the_epochs_that_were_asked_for_and_no_more(pool, e
         "batch_size": 4,
         "last_batch": "partial",
         "strategy": "pread",
-        "epochs": 2,
+        "expected_epochs": 2,
         **plain.ORDERS[order],
     }
     found = pool.run(3, work.deliver, path=even, options=options, epochs=2)
@@ -137,7 +137,7 @@ def test_ranks_that_go_on_at_different_times_get_an_epoch_that_nobody_had_announ
         "batch_size": 5,
         "last_batch": "partial",
         "strategy": "pread",
-        "epochs": 1,
+        "expected_epochs": 1,
         "order": "sequential",
     }
     found = pool.run(3, work.deliver, path=even, options=options, epochs=3)
@@ -147,8 +147,8 @@ def test_ranks_that_go_on_at_different_times_get_an_epoch_that_nobody_had_announ
 
 def test_a_number_of_epochs_is_at_least_one_and_comes_from_the_environment_too(even, monkeypatch):
     with pytest.raises(forebay.OptionError, match="epochs="):
-        forebay.Loader(even, 5, epochs=0)
-    monkeypatch.setenv("FOREBAY_EPOCHS", "3")
-    with forebay.Loader(even, 5, memory="16MiB") as loader:
-        assert loader.config.given["epochs"] == Given(value="3", origin="FOREBAY_EPOCHS")
+        forebay.Loader(even, 5, expected_epochs=0)
+    monkeypatch.setenv("FOREBAY_EXPECTED_EPOCHS", "3")
+    with forebay.Loader(even, 5, node_memory="16MiB") as loader:
+        assert loader.config.given["epochs"] == Given(value="3", origin="FOREBAY_EXPECTED_EPOCHS")
         assert loader.config.order.epochs == 3

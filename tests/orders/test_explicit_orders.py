@@ -32,7 +32,7 @@ def digests(opened):
 
     @functools.cache
     def of(kind):
-        options = {"order": "sequential", "memory": MEMORY, "name": "alone"}
+        options = {"order": "sequential", "node_memory": MEMORY, "name": "alone"}
         with forebay.Loader(opened(kind), 1, **options) as loader:
             return {ids[0]: digest for ids, digest in map(step, loader)}
 
@@ -44,7 +44,7 @@ def digests(opened):
 )
 def test_an_epoch_has_the_ids_that_were_given(opened, digests, kind, strategy):
     order = Given(curriculum, samples=120, repeats=True)
-    with forebay.Loader(opened(kind), 8, order=order, memory=MEMORY, strategy=strategy) as loader:
+    with forebay.Loader(opened(kind), 8, order=order, node_memory=MEMORY, strategy=strategy) as loader:
         assert len(loader) == 15
         for epoch in range(3):
             found = []
@@ -60,7 +60,7 @@ def test_an_epoch_has_the_ids_that_were_given(opened, digests, kind, strategy):
 @pytest.mark.parametrize("strategy", ["pread", {"store": "auto"}, {"store": "1MiB"}])
 def test_nodes_share_out_what_was_given(pool, opened, strategy):
     order = Given(curriculum, samples=120, repeats=True)
-    options = {"order": order, "memory": MEMORY}
+    options = {"order": order, "node_memory": MEMORY}
     one = pool.run(1, choice.deliver, dataset=opened("lmdb"), options=options | {"batch_size": 12})[0][0]
     options["strategy"] = forebay.Strategy(**strategy) if isinstance(strategy, dict) else strategy
     options |= {"batch_size": 3}
@@ -73,7 +73,7 @@ def test_nodes_share_out_what_was_given(pool, opened, strategy):
 
 def test_a_part_of_the_samples_without_repeats(opened):
     order = Given(lambda epoch: np.arange(epoch, 100 + epoch), samples=100)
-    with forebay.Loader(opened("npy"), 10, order=order, memory=MEMORY) as loader:
+    with forebay.Loader(opened("npy"), 10, order=order, node_memory=MEMORY) as loader:
         assert [batch.indices.tolist() for batch in loader] == np.arange(100).reshape(10, 10).tolist()
         assert next(iter(loader)).indices.tolist() == list(range(1, 11))
 
@@ -100,7 +100,7 @@ def test_weighted_draws_are_independent_and_fixed():
 
 def test_weighted_orders_are_the_same_on_any_ranks_and_after_a_resume(pool, opened):
     weights = np.arange(SAMPLES) % 7
-    options = {"order": Weighted(weights, samples=96), "memory": MEMORY, "seed": 5}
+    options = {"order": Weighted(weights, samples=96), "node_memory": MEMORY, "seed": 5}
     run = functools.partial(pool.run, dataset=opened("tar"))
     one = run(1, choice.deliver, options=options | {"batch_size": 8})[0][0]
     ids = [number for ids, _ in one for number in ids]
@@ -116,7 +116,7 @@ def test_weighted_orders_are_the_same_on_any_ranks_and_after_a_resume(pool, open
 
 
 def test_a_state_is_of_a_number_of_ids(opened):
-    make = functools.partial(forebay.Loader, opened("npy"), 5, memory=MEMORY)
+    make = functools.partial(forebay.Loader, opened("npy"), 5, node_memory=MEMORY)
     with make(order=Weighted(np.ones(SAMPLES), samples=50)) as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -128,7 +128,7 @@ def test_a_state_is_of_a_number_of_ids(opened):
 
 
 def test_a_state_is_of_the_same_weights(opened):
-    make = functools.partial(forebay.Loader, opened("npy"), 5, memory=MEMORY)
+    make = functools.partial(forebay.Loader, opened("npy"), 5, node_memory=MEMORY)
     ones, twos, function = Weighted(np.ones(SAMPLES)), Weighted(np.arange(SAMPLES)), np.arange(SAMPLES)
     states = {}
     for name, order in {"ones": ones, "function": lambda _: function}.items():
@@ -147,7 +147,7 @@ def test_a_state_is_of_the_same_weights(opened):
 
 def test_nodes_with_other_weights_are_refused(pool, opened):
     weights = [np.ones(SAMPLES), np.arange(SAMPLES)]
-    options = [{"batch_size": 4, "memory": MEMORY, "order": Weighted(one)} for one in weights]
+    options = [{"batch_size": 4, "node_memory": MEMORY, "order": Weighted(one)} for one in weights]
     begun = pool.begin(
         2,
         choice.deliver,
@@ -179,7 +179,7 @@ def test_nodes_with_other_weights_are_refused(pool, opened):
 )
 def test_ids_that_are_not_as_declared_are_refused(opened, order, says):
     def first():
-        with forebay.Loader(opened("npy"), 4, order=order, memory=MEMORY) as loader:
+        with forebay.Loader(opened("npy"), 4, order=order, node_memory=MEMORY) as loader:
             next(iter(loader))
 
     with pytest.raises(forebay.OptionError, match=says):

@@ -20,7 +20,7 @@ SHAPES = ([0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [1, 0, 1, 0])
 
 def deliver(pool, tier_data, kind, nodes, order="local-shuffle", *, each=None, batch=12, **more):
     """Go through epochs on these nodes; return what each rank found."""
-    options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": "pread"}
+    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "strategy": "pread"}
     options |= more.pop("options", {})
     arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind), **more}
     ranks = pool.begin(
@@ -48,13 +48,13 @@ def global_steps(found):
 @pytest.fixture(scope="module")
 def shuffled(pool, tier_data):
     """Return the ids of each step of ``shuffle``, and the digest of each sample alone."""
-    options = {"batch_size": 12, "order": "shuffle", "memory": MEMORY}
+    options = {"batch_size": 12, "order": "shuffle", "node_memory": MEMORY}
     ids, digests = {}, {}
     for kind in FORMATS:
         arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind)}
         (one,) = pool.run(1, tiers.deliver, options=options, **arguments)
         ids[kind] = [sorted(step) for step, _ in one["steps"]]
-        single = {"batch_size": 1, "order": "sequential", "memory": MEMORY}
+        single = {"batch_size": 1, "order": "sequential", "node_memory": MEMORY}
         (each,) = pool.run(1, tiers.deliver, options=single, epochs=1, **arguments)
         digests[kind] = {step[0]: digest for step, digest in each["steps"]}
     return ids, digests
@@ -124,7 +124,7 @@ def test_a_state_inside_a_pool_goes_on_on_the_same_nodes_only(pool, tier_data):
     rest = deliver(pool, tier_data, "raw", nodes, order, state=first[0]["state"])
     assert [one["steps"] for one in rest] == [one["steps"][6:] for one in whole]
     other = {"nodes": [0, 1, 2, 3], "over": "tcp", "state": first[0]["state"]}
-    options = {"batch_size": 3, "order": order, "memory": MEMORY}
+    options = {"batch_size": 3, "order": order, "node_memory": MEMORY}
     arguments = {"path": str(tier_data.formats["raw"]), "opening": opening("raw"), "options": options}
     for one in pool.outcomes(pool.begin(4, tiers.deliver, **arguments, **other)):
         assert isinstance(one, Raised)
@@ -148,7 +148,7 @@ def test_nodes_with_tiers_read_their_own_share_from_them(pool, shared_daemon, tm
 
     arguments = {"path": str(path), "opening": opening(kind), "epochs": 3, "waits": True}
     # A segment is half an epoch; its reads join no samples across chunks of the other node.
-    options = {"order": "local-shuffle", "memory": MEMORY, "strategy": "pread", "batch_size": 16}
+    options = {"order": "local-shuffle", "node_memory": MEMORY, "strategy": "pread", "batch_size": 16}
     for _ in range(support.TRIES):
         found = pool.run(
             4,

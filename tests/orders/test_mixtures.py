@@ -73,7 +73,7 @@ def token_sets(tmp_path):
 
 def delivered(pool, size, mixture, order, **more):
     """Give the ids of each global batch of an epoch on some ranks, and the state after it."""
-    options = {"batch_size": 12 // size, "order": order, "memory": MEMORY, "seed": 3}
+    options = {"batch_size": 12 // size, "order": order, "node_memory": MEMORY, "seed": 3}
     found = pool.run(size, choice.deliver, dataset=mixture, options=options, **{"epochs": 1, **more})
     steps = [
         list(itertools.chain(*(ids for ids, _ in parts)))
@@ -108,7 +108,7 @@ def test_sequential_ids_are_those_of_the_formula(pool, token_sets, counts, weigh
 def test_shuffle_passes_each_source_in_the_proportions_of_the_formula(token_sets, counts, weights):
     mixture = forebay.mix(token_sets(*counts), weights=weights, stop="all")
     epochs = []
-    with forebay.Loader(mixture, 12, order="shuffle", memory=MEMORY) as loader:
+    with forebay.Loader(mixture, 12, order="shuffle", node_memory=MEMORY) as loader:
         for _ in range(2):
             found = [number for batch in loader for number in batch.indices.tolist()]
             assert len(found) == 12 * len(loader)
@@ -157,7 +157,7 @@ def test_resuming_on_other_ranks_equals_going_on(pool, token_sets, order, seed):
 
 
 def epoch_of(mixture, **options):
-    with forebay.Loader(mixture, 10, memory=MEMORY, **options) as loader:
+    with forebay.Loader(mixture, 10, node_memory=MEMORY, **options) as loader:
         return [batch.indices.tolist() for batch in loader]
 
 
@@ -188,7 +188,7 @@ def test_by_default_an_epoch_has_nearly_all_samples_once(token_sets):
 
 def test_an_epoch_that_never_ends_has_no_length(token_sets):
     mixture = forebay.mix(token_sets(30, 50), weights=[0.5, 0.5], stop="never")
-    with forebay.Loader(mixture, 10, memory=MEMORY, order="shuffle") as loader:
+    with forebay.Loader(mixture, 10, node_memory=MEMORY, order="shuffle") as loader:
         with pytest.raises(TypeError, match="has no number of steps"):
             len(loader)
         assert loader
@@ -208,7 +208,7 @@ def test_samples_are_those_of_the_sources(tier_data, kind):
     assert len(mixture) == len(a) + len(b)
     assert mixture.fields == whole.fields
     sources = list(mixture.sources.values())
-    with forebay.Loader(mixture, 8, memory=MEMORY, order=forebay.Group(samples=4, window=2)) as loader:
+    with forebay.Loader(mixture, 8, node_memory=MEMORY, order=forebay.Group(samples=4, window=2)) as loader:
         for batch in loader:
             for place, (number, sample) in enumerate(zip(*mixture.source_of(batch.indices), strict=True)):
                 expected = sources[number][sample]
@@ -225,7 +225,9 @@ def test_groups_read_each_byte_once_in_a_pass(tmp_path):
     np.save(tmp_path / "b.npy", rows[2000:])
     mixture = forebay.mix({name: forebay.open(tmp_path / f"{name}.npy") for name in "ab"})
     order = forebay.Group(samples=64, window=4)
-    with forebay.Loader(mixture, 16, order=order, memory=MEMORY, strategy="pread", epochs=1) as loader:
+    with forebay.Loader(
+        mixture, 16, order=order, node_memory=MEMORY, strategy="pread", expected_epochs=1
+    ) as loader:
         samples = sum(len(batch.indices) for batch in loader)
         stats = loader.stats()
     assert samples >= 2900
@@ -236,7 +238,7 @@ def test_groups_read_each_byte_once_in_a_pass(tmp_path):
 @pytest.mark.parametrize("strategy", ["pread", {"store": "auto"}])
 def test_nodes_deliver_what_one_process_does(pool, token_sets, strategy):
     mixture = forebay.mix(token_sets(100, 60, 40), weights=[0.5, 0.3, 0.2])
-    options = {"order": GROUP, "memory": MEMORY, "seed": 3, "batch_size": 3}
+    options = {"order": GROUP, "node_memory": MEMORY, "seed": 3, "batch_size": 3}
     options["strategy"] = forebay.Strategy(**strategy) if isinstance(strategy, dict) else strategy
     where = {"nodes": [0, 0, 1, 1], "over": "tcp"}
     begun = pool.begin(4, choice.deliver, **where, dataset=mixture, options=options, epochs=1)
@@ -252,7 +254,7 @@ def test_tiers_change_no_sample(token_sets, tmp_path, daemon):
     plain = epoch_of(mixture, order="shuffle", name="plain")
     (tmp_path / "tier").mkdir()
     with forebay.Loader(
-        mixture, 10, memory=MEMORY, order="shuffle", tiers=[f"{tmp_path / 'tier'}:64MiB"], name="tiers"
+        mixture, 10, node_memory=MEMORY, order="shuffle", tiers=[f"{tmp_path / 'tier'}:64MiB"], name="tiers"
     ) as loader:
         for epoch in range(2):
             for step, batch in enumerate(loader):
@@ -277,7 +279,7 @@ def test_a_mixture_is_a_data_set_that_can_be_pickled(token_sets):
 
 def test_the_loader_says_what_it_mixes(token_sets):
     mixture = forebay.mix(token_sets(100, 60), weights=[0.7, 0.3], stop="all")
-    with forebay.Loader(mixture, 10, memory=MEMORY, order="shuffle") as loader:
+    with forebay.Loader(mixture, 10, node_memory=MEMORY, order="shuffle") as loader:
         found = loader.config.order.mixture
         assert found.stop == "all"
         assert [(one.name, one.samples) for one in found.sources] == [("s0", 100), ("s1", 60)]
@@ -302,7 +304,7 @@ def test_the_loader_says_what_it_mixes(token_sets):
 )
 def test_a_state_of_another_mixture_is_refused(token_sets, other, says):
     sources, other = token_sets(100, 60), dict(other)
-    make = functools.partial(forebay.Loader, batch_size=10, memory=MEMORY)
+    make = functools.partial(forebay.Loader, batch_size=10, node_memory=MEMORY)
     with make(forebay.mix(sources, weights=[0.7, 0.3])) as loader:
         state = json.loads(json.dumps(loader.state_dict()))
     if other.pop("rename", False):
@@ -317,7 +319,7 @@ def test_a_state_of_another_mixture_is_refused(token_sets, other, says):
 def test_ranks_with_other_weights_are_refused(pool, token_sets):
     sources = token_sets(100, 60)
     mixtures = [forebay.mix(sources, weights=weights) for weights in ([0.7, 0.3], [0.6, 0.4])]
-    options = {"batch_size": 4, "memory": MEMORY}
+    options = {"batch_size": 4, "node_memory": MEMORY}
     begun = pool.begin(2, choice.deliver, lambda rank: {"dataset": mixtures[rank]}, options=options)
     found = pool.outcomes(begun)
     assert all(isinstance(one, Raised) and "disagree on order.mixture" in one.trace for one in found)
@@ -341,7 +343,7 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
 def test_what_a_mixture_cannot_have_is_refused(token_sets, options, says):
     mixture = forebay.mix(token_sets(100, 60), weights=[0.5, 0.5])
     with pytest.raises(forebay.OptionError, match=says):
-        forebay.Loader(mixture, memory=MEMORY, **{"batch_size": 10, **options})
+        forebay.Loader(mixture, node_memory=MEMORY, **{"batch_size": 10, **options})
 
 
 @pytest.mark.parametrize(

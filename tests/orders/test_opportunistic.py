@@ -22,7 +22,7 @@ SHAPES = ([0], [0, 0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [1, 
 def begin(pool, path, kind, nodes, *, order="opportunistic:entropy=0.5", store="1MiB", batch=12, **more):
     """Begin epochs on these nodes."""
     strategy = forebay.Strategy(store=store, **more.pop("strategy", {}))
-    options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
+    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "strategy": strategy}
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
@@ -71,7 +71,7 @@ def digests(pool, tier_data):
 
     def of_format(kind):
         if kind not in known:
-            options = {"batch_size": 1, "order": "sequential", "memory": MEMORY}
+            options = {"batch_size": 1, "order": "sequential", "node_memory": MEMORY}
             arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind)}
             (one,) = pool.run(1, tiers.deliver, options=options, epochs=1, **arguments)
             known[kind] = {ids[0]: digest for ids, digest in one["steps"]}
@@ -138,7 +138,12 @@ def test_an_epoch_ends_as_asked(pool, tier_data, nodes, last):
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_what_is_not_kept_is_read_once_per_epoch(pool, large, nodes, times):
     store = LARGE_BYTES // (times * len(set(nodes))) if times > 1 else "64MiB"
-    more = {"options": {"last_batch": "partial", "epochs": 3}, "epochs": 3, "store": store, "batch": 36}
+    more = {
+        "options": {"last_batch": "partial", "expected_epochs": 3},
+        "epochs": 3,
+        "store": store,
+        "batch": 36,
+    }
     found = deliver(pool, large, "raw", nodes, **more)
     streaming = found[0]["order"]["streaming"]
     kept = streaming["resident_share"]
@@ -202,7 +207,7 @@ def test_bad_samples_are_replaced(pool, tier_data, nodes):
     options = {"bad_samples": "skip", "last_batch": "partial"}
     arguments = {
         "opening": {"schema": "caffe-datum"},
-        "options": {"batch_size": 6, "memory": MEMORY, **options},
+        "options": {"batch_size": 6, "node_memory": MEMORY, **options},
     }
     arguments["options"] |= {"order": "opportunistic:entropy=0.5", "strategy": {"store": 1 << 20}}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
@@ -222,7 +227,7 @@ def test_more_windows_are_read_ahead_where_memory_allows(pool, large):
 
 
 def test_an_epoch_that_was_left_is_followed_by_the_next(large):
-    options = {"order": "opportunistic:window=3", "memory": MEMORY, "last_batch": "partial"}
+    options = {"order": "opportunistic:window=3", "node_memory": MEMORY, "last_batch": "partial"}
     options["strategy"] = forebay.Strategy(store=LARGE_BYTES // 4)
     dataset = forebay.open(large, **opening("raw"))
     with forebay.Loader(dataset, 36, **options) as loader:
@@ -252,23 +257,23 @@ def test_a_bound_decides_the_window(pool, large):
 
 
 def test_a_bound_out_of_reach_names_numbers_that_work(pool, large):
-    more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 1, "options": {"memory": "8MiB"}}
+    more = {"store": LARGE_BYTES // 4, "batch": 36, "epochs": 1, "options": {"node_memory": "8MiB"}}
     (message,) = refusals(pool, large, "raw", [0], order="opportunistic:entropy=0.85", **more)
     works = re.search(
         r"at most (\d+) units; entropy=([\d.]+) or (?:entropy=[\d.]+ with )?a window of (\d+) units", message
     )
     assert works, message
-    memory = re.search(r'give memory="(\d+MiB)"', message)
+    memory = re.search(r'give node_memory="(\d+MiB)"', message)
     for order, options in (
         (f"opportunistic:entropy={works[2]}", {}),
         (f"opportunistic:window={works[1]}", {}),
-        ("opportunistic:entropy=0.85", {"memory": memory[1]}),
+        ("opportunistic:entropy=0.85", {"node_memory": memory[1]}),
     ):
         found = deliver(pool, large, "raw", [0], order=order, **more | {"options": more["options"] | options})
         assert set(ids_of(found)[0]) == set(range(LARGE_SAMPLES))
     (message,) = refusals(pool, large, "raw", [0], order="opportunistic:window=40", **more)
-    memory = re.search(r'give memory="(\d+MiB)"', message)
-    options = {"memory": memory[1]}
+    memory = re.search(r'give node_memory="(\d+MiB)"', message)
+    options = {"node_memory": memory[1]}
     deliver(pool, large, "raw", [0], order="opportunistic:window=40", **more | {"options": options})
 
 
@@ -277,7 +282,7 @@ def test_without_a_bound_memory_decides_how_far_it_goes(pool, large):
     (much,) = deliver(pool, large, "raw", [0], **more)
     streaming = much["order"]["streaming"]
     assert streaming["order_entropy"] >= streaming["entropy_bound"] == 0.85
-    (little,) = deliver(pool, large, "raw", [0], **more, options={"memory": "6MiB"})
+    (little,) = deliver(pool, large, "raw", [0], **more, options={"node_memory": "6MiB"})
     best = little["order"]["streaming"]
     assert best["order_entropy"] < 0.85
     assert best["entropy_bound"] is None
@@ -310,7 +315,7 @@ def test_a_window_and_a_section_are_all_that_memory_needs(pool, large):
     # The least memory that a loader names works, and reads nothing twice.
     more = {"store": LARGE_BYTES // 4, "batch": 36, "order": "opportunistic:window=3"}
     (found,) = deliver(pool, large, "raw", [0], **more)
-    options = {"memory": found["memory"]["minimum_bytes"], "last_batch": "partial", "epochs": 2}
+    options = {"node_memory": found["memory"]["minimum_bytes"], "last_batch": "partial", "expected_epochs": 2}
     least = deliver(pool, large, "raw", [0], **more | {"options": options})
     streamed = least[0]["order"]["streaming"]["streamed_bytes"]
     assert of_level(least, "source", 1) == streamed
@@ -331,7 +336,7 @@ def test_checksums_are_compared(pool, tier_data, digests):
 def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim):
     nodes = (0, 0, 1, 1)
     strategy = {"store": "auto"}
-    options = {"batch_size": 2, "order": "opportunistic", "memory": "64MiB", "strategy": strategy}
+    options = {"batch_size": 2, "order": "opportunistic", "node_memory": "64MiB", "strategy": strategy}
     deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 

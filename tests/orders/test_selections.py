@@ -82,7 +82,7 @@ def test_a_mask_selects_where_it_is_true(opened):
 def test_ranks_get_each_selected_sample_once(pool, opened, kind, order):
     dataset, _ = opened(kind)
     chosen = dataset.select(SCATTERED)
-    options = {"batch_size": 7, "order": order, "memory": MEMORY, "last_batch": "partial"}
+    options = {"batch_size": 7, "order": order, "node_memory": MEMORY, "last_batch": "partial"}
     one = pool.run(1, choice.deliver, dataset=chosen, options=options | {"batch_size": 14})[0][0]
     assert sorted(itertools.chain(*(ids for ids, _ in one))) == sorted([*range(90), *range(90)])
     two = [steps for steps, _ in pool.run(2, choice.deliver, dataset=chosen, options=options)]
@@ -107,7 +107,7 @@ def test_ranks_get_each_selected_sample_once(pool, opened, kind, order):
 def test_nodes_and_stores_deliver_a_selection_as_one_process_does(pool, opened, strategy, order):
     dataset, _ = opened("lmdb")
     chosen = dataset.select(SCATTERED)
-    options = {"batch_size": 10, "order": "shuffle", "memory": MEMORY}
+    options = {"batch_size": 10, "order": "shuffle", "node_memory": MEMORY}
     one = pool.run(1, choice.deliver, dataset=chosen, options=options | {"batch_size": 20})[0][0]
     if isinstance(strategy, dict):
         strategy = forebay.Strategy(**strategy)
@@ -121,7 +121,7 @@ def test_nodes_and_stores_deliver_a_selection_as_one_process_does(pool, opened, 
 
 def test_a_state_is_of_its_selection(pool, opened):
     dataset, _ = opened("tfrecord")
-    options = {"batch_size": 8, "order": "shuffle", "memory": MEMORY}
+    options = {"batch_size": 8, "order": "shuffle", "node_memory": MEMORY}
     run = functools.partial(pool.run, 1, choice.deliver, options=options)
     whole = run(dataset=dataset.select(SCATTERED))[0][0]
     first, state = run(dataset=dataset.select(SCATTERED), stop=5)[0]
@@ -136,7 +136,7 @@ def test_a_state_is_of_its_selection(pool, opened):
 
 def test_ranks_with_other_selections_are_refused(pool, opened):
     dataset, _ = opened("raw")
-    options = {"batch_size": 4, "memory": MEMORY}
+    options = {"batch_size": 4, "node_memory": MEMORY}
     chosen = [dataset.select(np.arange(50)), dataset.select(np.arange(1, 51))]
     found = pool.outcomes(
         pool.begin(2, choice.deliver, lambda rank: {"dataset": chosen[rank]}, options=options)

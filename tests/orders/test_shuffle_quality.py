@@ -28,7 +28,7 @@ def numbers(tmp_path_factory):
 
 
 def loader(path, group=None, **options):
-    options = {"batch_size": 256, "memory": "32MiB", "order": group or "group", **options}
+    options = {"batch_size": 256, "node_memory": "32MiB", "order": group or "group", **options}
     return forebay.Loader(path, **options)
 
 
@@ -38,7 +38,7 @@ def through(one, epochs):
 
 
 def test_too_many_epochs_are_warned_of_once_with_the_groups_that_would_do(numbers, says):
-    with loader(numbers, forebay.Group(samples=4, window=4), epochs=5) as one:
+    with loader(numbers, forebay.Group(samples=4, window=4), expected_epochs=5) as one:
         with says(RuntimeWarning, 5, 6, 4) as told:
             through(one, 1)
         assert len(told) == 1
@@ -51,7 +51,7 @@ def test_too_many_epochs_are_warned_of_once_with_the_groups_that_would_do(number
 
 
 def test_the_groups_that_would_do_do(numbers):
-    with loader(numbers, forebay.Group(samples=6, window=4), epochs=5) as one:
+    with loader(numbers, forebay.Group(samples=6, window=4), expected_epochs=5) as one:
         through(one, 5)
         quality = one.config.order.shuffle_quality
         assert (quality.epochs, quality.within_bound) == (5, True)
@@ -69,7 +69,7 @@ def test_where_no_number_of_epochs_is_told_the_epoch_that_is_too_many_warns(numb
 
 
 def test_a_warning_that_is_an_error_leaves_a_loader_that_works(numbers):
-    with loader(numbers, forebay.Group(samples=4, window=4), epochs=5) as one:
+    with loader(numbers, forebay.Group(samples=4, window=4), expected_epochs=5) as one:
         with pytest.raises(RuntimeWarning, match=r"5 \(Meng"):
             through(one, 1)
         through(one, 1)
@@ -77,7 +77,7 @@ def test_a_warning_that_is_an_error_leaves_a_loader_that_works(numbers):
 
 @pytest.mark.parametrize("epochs", [SAMPLES // 256, SAMPLES - 1, SAMPLES, 10**9])
 def test_a_data_set_that_is_too_small_for_groups_that_would_do_is_not_warned_of(numbers, epochs):
-    with loader(numbers, forebay.Group(samples=4, window=4), epochs=epochs) as one:
+    with loader(numbers, forebay.Group(samples=4, window=4), expected_epochs=epochs) as one:
         through(one, 1)
         quality = one.config.order.shuffle_quality
         assert (quality.within_bound, quality.suggested_group) == (False, None)
@@ -86,7 +86,7 @@ def test_a_data_set_that_is_too_small_for_groups_that_would_do_is_not_warned_of(
 def test_a_test_run_is_not_warned_of_and_config_says_what_would_do(tmp_path):
     path = tmp_path / "few.npy"
     np.save(path, np.arange(4096, dtype=np.int32))
-    with loader(path, forebay.Group(samples=4, window=4), epochs=5) as one:
+    with loader(path, forebay.Group(samples=4, window=4), expected_epochs=5) as one:
         # Warnings are errors here.
         assert sum(len(batch.indices) for batch in one) == 4096
         assert one.config.order.shuffle_quality.suggested_group == GroupSize(samples=6, window=4)
@@ -94,7 +94,7 @@ def test_a_test_run_is_not_warned_of_and_config_says_what_would_do(tmp_path):
 
 @pytest.mark.parametrize("order", ["shuffle", "sequential", "contiguous", forebay.Group(samples=1)])
 def test_no_bound_is_told_where_none_applies(numbers, order):
-    with loader(numbers, order, epochs=10**6) as one:
+    with loader(numbers, order, expected_epochs=10**6) as one:
         through(one, 1)
         quality = one.config.order.shuffle_quality
         bound = ("groups", "proven_epochs", "epochs", "within_bound", "suggested_group")
@@ -107,7 +107,7 @@ def test_the_numbers_of_a_loader_are_those_of_the_formulas(numbers):
         group, window, epochs = dice.randrange(2, 70), dice.randrange(1, 6), dice.randrange(1, 40)
         lanes, batch = dice.choice((1, 2, 4, 8)), dice.choice((8, 16, 64))
         order = forebay.Group(samples=group, window=window, lanes=lanes)
-        with loader(numbers, order, batch_size=batch, epochs=epochs) as one:
+        with loader(numbers, order, batch_size=batch, expected_epochs=epochs) as one:
             quality = one.config.order.shuffle_quality
         groups = math.ceil(SAMPLES / group)
         assert quality.groups == groups

@@ -192,7 +192,7 @@ def test_of_what_no_program_reads_only_a_share_is_read(
     run = json.loads(summary.read_text())["run"]
     assert (run["copied_files"], run["fetched_bytes"]) == (copied, fetched_mib << 20)
     assert run["not_copied"] == ({} if copied else {"not_in_memory": 1})
-    assert run["asked_bytes"] == LONG_MIB << 20
+    assert run["requested_bytes"] == LONG_MIB << 20
 
 
 # Opens a file until the daemon has begun a copy of it more than once.
@@ -203,7 +203,7 @@ size = os.stat(sys.argv[1]).st_size
 while True:
     os.close(os.open(sys.argv[1], os.O_RDONLY))
     (run,) = _native.run_usage()
-    if run["asked_bytes"] > size:
+    if run["requested_bytes"] > size:
         break
     time.sleep(0.05)
 """
@@ -220,7 +220,7 @@ def test_a_file_that_was_not_copied_counts_once_however_often_it_was_opened(
     run = json.loads(summary.read_text())["run"]
     assert (run["not_copied"], run["asked_files"]) == ({"not_in_memory": 1}, 1)
     assert run["largest_asked"] == {"path": str(long_file), "bytes": LONG_MIB << 20}
-    assert run["asked_bytes"] > LONG_MIB << 20
+    assert run["requested_bytes"] > LONG_MIB << 20
 
 
 def test_copies_that_are_not_kept_are_gone(forebay_run, tier, data):

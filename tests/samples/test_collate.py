@@ -216,12 +216,12 @@ def test_fields_that_the_results_do_not_have_are_an_error(how, results, says):
 @pytest.mark.parametrize("how", [{}, {"x": "zip"}, {"x": len}, {"x": {"y": 3}}, "x=zip", {"x": {}}])
 def test_a_wrong_mapping_is_told_when_the_loader_is_made(make, how, says):
     with says(forebay.OptionError):
-        make(sample=len, collate=how)
+        make(transform=len, collate=how)
 
 
 def test_a_mapping_may_stand_in_a_configuration(make, monkeypatch):
     monkeypatch.setenv("FOREBAY_COLLATE", "0=ragged, 1=list")
-    loader = make(order="sequential", batch_size=3, sample=lambda sample: (sample["data"], "name"))
+    loader = make(order="sequential", batch_size=3, transform=lambda sample: (sample["data"], "name"))
     data, names = next(iter(loader))
     assert data.offsets.tolist() == [0, 300, 600, 900]
     assert names == ["name"] * 3

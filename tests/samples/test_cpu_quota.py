@@ -16,8 +16,8 @@ from pathlib import Path
 for at in range(2):
     if at:
         Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-    with forebay.Loader(sys.argv[2], 8, memory="16MiB", sample=len) as loader:
-        print(loader.config.per_sample.threads)
+    with forebay.Loader(sys.argv[2], 8, node_memory="16MiB", transform=len) as loader:
+        print(loader.config.per_sample.workers)
 """
 
 

@@ -81,7 +81,7 @@ def test_datum_records_become_images_and_labels(datum_lmdb):
     sample = dataset[7]
     assert int(sample["label"]) == 7
     assert sample["image"].tobytes() == support.record(7, 192)
-    with forebay.Loader(dataset, 16, order="sequential", memory="16MiB") as loader:
+    with forebay.Loader(dataset, 16, order="sequential", node_memory="16MiB") as loader:
         for batch in loader:
             assert batch["image"].shape == (16, 3, 8, 8)
             assert list(batch["label"]) == list(batch.indices)

@@ -77,7 +77,9 @@ def test_a_loader_delivers_what_pillow_decodes(family):
         "json": ("object", ()),
     }
     flips = set()
-    with forebay.Loader(dataset, 5, seed=3, order="shuffle", last_batch="partial", epochs=2) as loader:
+    with forebay.Loader(
+        dataset, 5, seed=3, order="shuffle", last_batch="partial", expected_epochs=2
+    ) as loader:
         for _ in range(2):
             for batch in loader:
                 assert batch["jpg"].shape == (len(batch.indices), SIZE, SIZE, 3)
@@ -116,7 +118,9 @@ def deliver(path, world, pipe, start=None, stop=None, **options):
     warnings.simplefilter("ignore", RuntimeWarning)
     dataset = forebay.open(path, decode=ALL)
     found = {}
-    with forebay.Loader(dataset, world=forebay.World(**world), seed=9, epochs=2, **options) as loader:
+    with forebay.Loader(
+        dataset, world=forebay.World(**world), seed=9, expected_epochs=2, **options
+    ) as loader:
         if start is not None:
             loader.load_state_dict(start)
         while loader.epoch < 2:
@@ -155,7 +159,7 @@ def test_samples_are_alike_on_any_ranks(pool, family, ranks, order):
         {"strategy": "io_uring"},
         {"strategy": forebay.Strategy(store="auto")},
         {"strategy": forebay.Strategy(batch_buffers=2)},
-        {"memory": "16MiB"},
+        {"node_memory": "16MiB"},
         {"order": "group"},
         {"order": "local-shuffle", "strategy": "store"},
     ],
@@ -178,7 +182,9 @@ def test_a_resumed_run_has_the_same_crops(pool, family):
 
 def test_the_time_of_decoders_counts_as_decoding_and_as_gathering(family):
     def measured(decode):
-        with forebay.Loader(forebay.open(family, decode=decode), 4, memory="64MiB", epochs=1) as loader:
+        with forebay.Loader(
+            forebay.open(family, decode=decode), 4, node_memory="64MiB", expected_epochs=1
+        ) as loader:
             assert sum(1 for _ in loader) == SAMPLES // 4
             found = loader.stats()
         return [found[f"{name}_seconds"] for name in ("field_decode", "decode", "gather")]
@@ -214,7 +220,7 @@ def test_sample_functions_get_decoded_fields(family):
     def prepare(sample, rng):
         return sample["jpg"].mean(axis=(0, 1)), sample["cls"] + 5, len(sample["txt"]), rng.random()
 
-    with forebay.Loader(forebay.open(family, decode=ALL), 4, order="sequential", sample=prepare) as loader:
+    with forebay.Loader(forebay.open(family, decode=ALL), 4, order="sequential", transform=prepare) as loader:
         means, labels, lengths, drawn = next(iter(loader))
     assert means.shape == (4, 3)
     assert labels.tolist() == [0, 1000, 2000, 3000]
@@ -229,7 +235,13 @@ def test_a_replacement_of_a_sample_function_has_the_crop_of_its_epoch(family):
             raise ValueError("no")
         return {"jpg": sample["jpg"].copy(), "cls": sample["cls"].copy()}
 
-    options = {"sample": prepare, "bad_samples": "skip", "seed": 4, "order": "sequential", "epochs": 2}
+    options = {
+        "transform": prepare,
+        "bad_samples": "skip",
+        "seed": 4,
+        "order": "sequential",
+        "expected_epochs": 2,
+    }
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -25,7 +25,13 @@ def images(tmp_path_factory):
 
 def deliver(pool, path, nodes, **options):
     """Go through two epochs with a rank on each of these nodes; return what each rank found."""
-    options = {"batch_size": 12 // len(nodes), "order": "shuffle", "seed": 9, "memory": MEMORY, **options}
+    options = {
+        "batch_size": 12 // len(nodes),
+        "order": "shuffle",
+        "seed": 9,
+        "node_memory": MEMORY,
+        **options,
+    }
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
     arguments = {"path": str(path), "opening": {"decode": DECODE}, "options": options, **where}
     found = pool.outcomes(pool.begin(len(nodes), tiers.deliver, **arguments))

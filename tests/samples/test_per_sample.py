@@ -59,10 +59,10 @@ def test_results_are_those_of_a_serial_loop_over_the_plain_loader(make, order, t
     loader = make(
         order=order,
         seed=4,
-        threads=threads,
+        workers=threads,
         prefetch=prefetch,
         name="threads",
-        sample=lambda sample, rng: {"bytes": bytes(sample["data"]), "random": rng.random()},
+        transform=lambda sample, rng: {"bytes": bytes(sample["data"]), "random": rng.random()},
     )
     found = [
         (batch.position, batch.indices.tolist(), list(zip(batch["bytes"], batch["random"], strict=True)))
@@ -86,7 +86,9 @@ def test_samples_of_every_format_are_what_the_dataset_has(tmp_path, kind):
             assert name not in fixed or value.shape == dataset.fields[name][1]
         return {name: value.tobytes() for name, value in sample.items()}
 
-    with forebay.Loader(dataset, 8, order="shuffle", sample=check, threads=2, memory="64MiB") as loader:
+    with forebay.Loader(
+        dataset, 8, order="shuffle", transform=check, workers=2, node_memory="64MiB"
+    ) as loader:
         for batch in loader:
             for at, number in enumerate(batch.indices.tolist()):
                 for name, value in dataset.native.sample(number).items():
@@ -129,7 +131,7 @@ def options(order, ranks):
         "order": order,
         "seed": 5,
         "last_batch": "drop",
-        "threads": 2,
+        "workers": 2,
         "prefetch": 3,
     }
 
@@ -190,7 +192,7 @@ def work_that_fails(path, options, world, pipe):
 
     with (
         warnings.catch_warnings(),
-        work.make(path, world, {**options, "sample": fail}) as loader,
+        work.make(path, world, {**options, "transform": fail}) as loader,
     ):
         warnings.filterwarnings("ignore", message=".*is replaced by.*")
         steps = [list(zip(batch.indices.tolist(), batch["random"].tolist(), strict=True)) for batch in loader]
@@ -206,7 +208,12 @@ def test_a_resume_at_random_steps_is_exact(make, order):
 
     def loader(name):
         return make(
-            order=order, seed=9, threads=2, prefetch=choose.randrange(4), name=name, sample=functions.digest
+            order=order,
+            seed=9,
+            workers=2,
+            prefetch=choose.randrange(4),
+            name=name,
+            transform=functions.digest,
         )
 
     def facts(batch):
@@ -229,7 +236,7 @@ def test_a_resume_at_random_steps_is_exact(make, order):
 
 
 def test_a_position_counts_what_the_script_got(make):
-    loader = make(order="sequential", sample=label, threads=2, prefetch=4)
+    loader = make(order="sequential", transform=label, workers=2, prefetch=4)
     plain = [
         int(label({"data": row}))
         for row in make(order="sequential", name="plain", batch_size=100).__iter__().__next__()["data"]
@@ -249,7 +256,7 @@ def test_a_position_counts_what_the_script_got(make):
 
 
 def test_a_stale_iterator_says_so_and_takes_nothing_from_the_newer_one(make, says):
-    loader = make(order="sequential", sample=label, threads=2)
+    loader = make(order="sequential", transform=label, workers=2)
     older = iter(loader)
     next(older)
     newer = iter(loader)
@@ -270,7 +277,7 @@ def test_a_stale_iterator_says_so_and_takes_nothing_from_the_newer_one(make, say
 
 
 def test_threads_that_share_an_iterator_get_each_batch_once(make):
-    loader = make(order="sequential", batch_size=1, sample=lambda sample: {"x": label(sample)}, threads=2)
+    loader = make(order="sequential", batch_size=1, transform=lambda sample: {"x": label(sample)}, workers=2)
     iteration = iter(loader)
     found = []
 
@@ -288,7 +295,7 @@ def test_threads_that_share_an_iterator_get_each_batch_once(make):
 # What a stale iterator had under way keeps its buffers until a thread has finished its sample.
 @pytest.mark.filterwarnings("ignore:.*batch buffers of this rank are still in use")
 def test_threads_that_iterate_one_loader_at_once_never_get_short_epochs_in_silence(make):
-    loader = make(order="sequential", batch_size=4, sample=lambda sample: {"x": label(sample)}, threads=2)
+    loader = make(order="sequential", batch_size=4, transform=lambda sample: {"x": label(sample)}, workers=2)
     outcomes = []
 
     def epoch():
@@ -324,7 +331,7 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
 
 def test_no_more_batches_are_worked_on_ahead_than_prefetch(make):
     counted = itertools.count()
-    loader = make(order="sequential", threads=2, prefetch=3, sample=lambda sample: next(counted))
+    loader = make(order="sequential", workers=2, prefetch=3, transform=lambda sample: next(counted))
     most = 0
     iteration = iter(loader)
     for step, _ in enumerate(iteration):
@@ -344,35 +351,37 @@ def test_the_function_of_a_batch_runs_where_it_is_told_to(make):
     def where(batch):
         return threading.current_thread().name, len(batch.indices)
 
-    assert {name for name, _ in make(batch=where)} == {"MainThread"}
-    for more in ({"threads": 1}, {"prefetch": 0}, {"sample": lambda sample: {"x": label(sample)}}):
-        names = {name for name, samples in make(batch=where, name="more", **more)}
+    assert {name for name, _ in make(batch_transform=where)} == {"MainThread"}
+    for more in ({"workers": 1}, {"prefetch": 0}, {"transform": lambda sample: {"x": label(sample)}}):
+        names = {name for name, samples in make(batch_transform=where, name="more", **more)}
         assert all(name.startswith("forebay-more-") for name in names), names
 
 
 def test_options_are_reported(make, monkeypatch):
-    monkeypatch.setenv("FOREBAY_THREADS", "3")
-    loader = make(sample=label, batch=lambda batch: batch, prefetch=5, collate="list")
+    monkeypatch.setenv("FOREBAY_WORKERS", "3")
+    loader = make(transform=label, batch_transform=lambda batch: batch, prefetch=5, collate="list")
     facts = loader.config.per_sample
-    assert (facts.functions, facts.threads, facts.prefetch, facts.collate) == (
-        ("sample", "batch"),
+    assert (facts.functions, facts.workers, facts.prefetch, facts.collate) == (
+        ("transform", "batch_transform"),
         3,
         5,
         "list",
     )
     assert loader.config.memory.batch_buffers == 9
     assert loader.config.strategy.batch_buffers is None
-    assert "3 thread(s) call sample= and batch=, up to 5 batch(es) ahead" in loader.explain()
+    assert "3 thread(s) call transform= and batch_transform=, up to 5 batch(es) ahead" in loader.explain()
     assert make(name="plain").config.per_sample is None
-    assert make(name="of-batch", prefetch=1, batch=len).config.per_sample.threads == 3
-    monkeypatch.delenv("FOREBAY_THREADS")
-    assert 1 <= make(name="cores", sample=label).config.per_sample.threads <= len(os.sched_getaffinity(0))
-    few = make(name="few", sample=label, strategy=forebay.Strategy(batch_buffers=3))
+    assert make(name="of-batch", prefetch=1, batch_transform=len).config.per_sample.workers == 3
+    monkeypatch.delenv("FOREBAY_WORKERS")
+    assert 1 <= make(name="cores", transform=label).config.per_sample.workers <= len(os.sched_getaffinity(0))
+    few = make(name="few", transform=label, strategy=forebay.Strategy(batch_buffers=3))
     assert few.config.per_sample.prefetch == 1
 
 
 def test_a_user_who_keeps_views_of_every_batch_gets_private_copies_and_one_warning(make, small_records):
-    loader = make(order="sequential", batch_size=4, threads=2, collate="list", sample=lambda sample: sample)
+    loader = make(
+        order="sequential", batch_size=4, workers=2, collate="list", transform=lambda sample: sample
+    )
     with pytest.warns(RuntimeWarning, match="batch buffers") as found:
         kept = list(loader)
     assert len(found) == 1
@@ -382,14 +391,14 @@ def test_a_user_who_keeps_views_of_every_batch_gets_private_copies_and_one_warni
 
 
 def test_stacked_results_keep_no_buffer(make):
-    loader = make(batch_size=4, threads=2, sample=lambda sample: sample["data"])
+    loader = make(batch_size=4, workers=2, transform=lambda sample: sample["data"])
     kept = list(loader)
     assert len(kept) == 25
     assert loader.stats()["heap_batches"] == 0
 
 
 def test_views_outlive_the_loader(make, small_records):
-    loader = make(order="sequential", collate="list", sample=lambda sample: sample["data"])
+    loader = make(order="sequential", collate="list", transform=lambda sample: sample["data"])
     rows = next(iter(loader))
     loader.close()
     del loader
@@ -407,7 +416,7 @@ class Pair(NamedTuple):
 
 def test_what_a_loader_delivers_keeps_indices_and_position(make):
     def one(how, sample):
-        return next(iter(make(name=f"{how}", order="sequential", sample=sample)))
+        return next(iter(make(name=f"{how}", order="sequential", transform=sample)))
 
     batch = one("dict", lambda sample: {"x": label(sample)})
     assert (type(batch), batch.indices.tolist(), batch.position) == (forebay.Batch, list(range(8)), (0, 0))
@@ -416,7 +425,7 @@ def test_what_a_loader_delivers_keeps_indices_and_position(make):
     assert (len(left), right.tolist()) == (8, [1] * 8)
     assert type(one("named", lambda sample: Pair(1, 2))) is Pair
     assert type(one("array", label)) is np.ndarray
-    loader = make(name="function", order="sequential", sample=label, collate=sum)
+    loader = make(name="function", order="sequential", transform=label, collate=sum)
     assert next(iter(loader)) == int(left.sum())
 
 
@@ -425,12 +434,12 @@ def test_the_rest_of_an_epoch_is_shared_out_over_the_ranks(pool, small_lmdb):
         4,
         short,
         path=str(small_lmdb),
-        options={"batch_size": 24, "order": "sequential", "last_batch": "partial", "threads": 2},
+        options={"batch_size": 24, "order": "sequential", "last_batch": "partial", "workers": 2},
     )
     lengths = [one[-1] for one in found]
     assert lengths == [(1, ["x"])] * 4
 
 
 def short(path, options, world, pipe):
-    with work.make(path, world, {**options, "sample": lambda sample: {"x": label(sample)}}) as loader:
+    with work.make(path, world, {**options, "transform": lambda sample: {"x": label(sample)}}) as loader:
         return [(len(batch.indices), list(batch)) for batch in loader]

@@ -25,14 +25,14 @@ def test_an_error_comes_at_its_own_step_and_names_the_first_sample(make, threads
             raise KeyError(number)
         return {"n": number}
 
-    loader = make(order="sequential", threads=threads, prefetch=4, sample=fail)
+    loader = make(order="sequential", workers=threads, prefetch=4, transform=fail)
     iteration = iter(loader)
     assert next(iteration)["n"].tolist() == list(range(8))
     assert next(iteration)["n"].tolist() == list(range(8, 16))
     with pytest.raises(KeyError) as error:
         next(iteration)
     assert error.value.args == (18,)
-    assert error.value.__notes__ == ["in sample= of loader 'train': sample 18, epoch 0, step 2"]
+    assert error.value.__notes__ == ["in transform= of loader 'train': sample 18, epoch 0, step 2"]
     assert loader.state_dict()["step"] == 3
     assert next(iteration)["n"].tolist() == list(range(24, 32))
     assert [batch["n"][0] for batch in itertools.islice(iteration, 2)] == [32, 40]
@@ -47,11 +47,11 @@ def test_errors_of_batch_and_collate_come_at_their_own_step(make):
             raise ValueError("no")
         return batch.position.step
 
-    iteration = iter(make(threads=2, sample=lambda sample: {"x": label(sample)}, batch=fail))
+    iteration = iter(make(workers=2, transform=lambda sample: {"x": label(sample)}, batch_transform=fail))
     assert [next(iteration), next(iteration)] == [0, 1]
     with pytest.raises(ValueError, match="no") as error:
         next(iteration)
-    assert error.value.__notes__ == ["in batch= of loader 'train': epoch 0, step 2"]
+    assert error.value.__notes__ == ["in batch_transform= of loader 'train': epoch 0, step 2"]
     assert next(iteration) == 3
 
 
@@ -64,17 +64,16 @@ def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(make, name
         return argument
 
     options = {
-        "sample": {"sample": functions.stop_at_sample_8},
-        "collate": {"sample": functions.label, "collate": fail},
-        "batch": {"sample": functions.label, "collate": "list", "batch": fail, "threads": 2},
-        "batch alone": {"batch": fail},
+        "sample": {"transform": functions.stop_at_sample_8},
+        "collate": {"transform": functions.label, "collate": fail},
+        "batch": {"transform": functions.label, "collate": "list", "batch_transform": fail, "workers": 2},
+        "batch alone": {"batch_transform": fail},
         "order": {"order": fail},
     }[name]
     if processes is not None:
         if name in ("batch alone", "order"):
             pytest.skip("no function that processes call")
-        options["processes"] = processes
-        options.pop("threads", None)
+        options |= {"workers": processes, "worker_kind": "process"}
     with (
         make(**{"order": "sequential", **options}) as loader,
         pytest.raises(RuntimeError, match="a function of the script raised StopIteration") as error,
@@ -82,14 +81,14 @@ def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(make, name
         list(loader)
     assert isinstance(error.value.__cause__, StopIteration)
     if name == "sample":
-        assert error.value.__notes__[-1] == "in sample= of loader 'train': sample 8, epoch 0, step 1"
+        assert error.value.__notes__[-1] == "in transform= of loader 'train': sample 8, epoch 0, step 1"
 
 
 def test_an_error_of_the_engine_comes_after_the_batches_before_it(tmp_path):
     records = [support.record(number, 500) for number in range(64)]
     path = support.write_lmdb(tmp_path / "bad.lmdb", records)
     loader = forebay.Loader(
-        path, 8, order=lambda epoch: order_of(epoch), sample=label, prefetch=4, memory="16MiB"
+        path, 8, order=lambda epoch: order_of(epoch), transform=label, prefetch=4, node_memory="16MiB"
     )
 
     def order_of(epoch):
@@ -109,10 +108,10 @@ def test_an_error_of_the_engine_comes_after_the_batches_before_it(tmp_path):
         dataset,
         4,
         order="sequential",
-        sample=lambda sample: sample["data"][0],
+        transform=lambda sample: sample["data"][0],
         prefetch=3,
         strategy="pread",
-        memory="16MiB",
+        node_memory="16MiB",
     ) as loader:
         os.truncate(big, 1 << 16)
         steps = []
@@ -128,7 +127,7 @@ def test_with_skip_a_sample_that_fails_is_replaced_by_the_one_before_it(make, sa
             raise ValueError(f"broken {number}")
         return {"n": number, "data": sample["data"]}
 
-    loader = make(order="sequential", threads=3, bad_samples="skip", sample=fail)
+    loader = make(order="sequential", workers=3, bad_samples="skip", transform=fail)
     with says(RuntimeWarning, 0):
         batches = list(loader)
     flat = [number for batch in batches for number in batch.indices.tolist()]
@@ -145,7 +144,7 @@ def test_with_skip_a_sample_that_fails_is_replaced_by_the_one_before_it(make, sa
             assert bytes(row) == plain[number]
     assert loader.stats()["replaced_samples"] == 4
     assert dict(loader.bad_samples()) == {
-        number: f"sample= raised ValueError: broken {number}" for number in replaced
+        number: f"transform= raised ValueError: broken {number}" for number in replaced
     }
     loader.close()
     assert len(loader.bad_samples()) == 4
@@ -155,7 +154,7 @@ def test_a_function_that_always_fails_is_an_error_with_skip_too(make, says):
     def fail(sample):
         raise ValueError("broken")
 
-    loader = make(order="sequential", bad_samples="skip", sample=fail)
+    loader = make(order="sequential", bad_samples="skip", transform=fail)
     with warnings.catch_warnings(), says(forebay.ForebayError, 63, "broken"):
         warnings.simplefilter("ignore")
         next(iter(loader))
@@ -164,22 +163,22 @@ def test_a_function_that_always_fails_is_an_error_with_skip_too(make, says):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"sample": 3},
-        {"batch": "stack"},
-        {"sample": label, "threads": 0},
-        {"sample": label, "threads": True},
-        {"sample": label, "threads": 1025},
-        {"sample": label, "prefetch": -1},
-        {"sample": label, "prefetch": 1.5},
-        {"sample": label, "collate": "zip"},
-        {"threads": 2},
+        {"transform": 3},
+        {"batch_transform": "stack"},
+        {"transform": label, "workers": 0},
+        {"transform": label, "workers": True},
+        {"transform": label, "workers": 1025},
+        {"transform": label, "prefetch": -1},
+        {"transform": label, "prefetch": 1.5},
+        {"transform": label, "collate": "zip"},
+        {"workers": 2},
         {"prefetch": 2},
         {"collate": "list"},
-        {"batch": len, "collate": "list"},
+        {"batch_transform": len, "collate": "list"},
         {"decode": len},
-        {"sample": lambda: 1},
-        {"sample": lambda a, b, c: 1},
-        {"sample": lambda a, *, size: 1},
+        {"transform": lambda: 1},
+        {"transform": lambda a, b, c: 1},
+        {"transform": lambda a, *, size: 1},
     ],
 )
 def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, says):

@@ -25,7 +25,7 @@ def own_threads():
 
 
 def test_threads_end_with_the_loader(make, small_lmdb):
-    loader = make(threads=3, sample=label)
+    loader = make(workers=3, transform=label)
     iter(loader)
     assert own_threads() == []
     iteration = iter(loader)
@@ -34,7 +34,7 @@ def test_threads_end_with_the_loader(make, small_lmdb):
     loader.close()
     assert own_threads() == []
     # One that is dropped, in the middle and with an iterator.
-    dropped = forebay.Loader(small_lmdb, 8, threads=2, sample=label, memory="16MiB")
+    dropped = forebay.Loader(small_lmdb, 8, workers=2, transform=label, node_memory="16MiB")
     dropped_iteration = iter(dropped)
     next(dropped_iteration)
     del dropped, dropped_iteration
@@ -49,7 +49,7 @@ def test_no_cycle_keeps_a_loader_whose_function_raised(small_lmdb):
     gc.collect()
     gc.disable()
     try:
-        loader = forebay.Loader(small_lmdb, 8, threads=2, sample=fail, memory="16MiB")
+        loader = forebay.Loader(small_lmdb, 8, workers=2, transform=fail, node_memory="16MiB")
         with pytest.raises(ValueError, match="broken"):
             next(iter(loader))
         del loader
@@ -68,7 +68,7 @@ def test_a_break_cancels_what_is_under_way_and_gives_back_its_buffers(make):
             assert go.wait(support.DEADLINE_S)
         return label(sample)
 
-    loader = make(order="sequential", threads=2, prefetch=3, sample=wait)
+    loader = make(order="sequential", workers=2, prefetch=3, transform=wait)
     for _ in loader:
         started.acquire()
         started.acquire()
@@ -80,7 +80,7 @@ def test_a_break_cancels_what_is_under_way_and_gives_back_its_buffers(make):
 
 
 def test_close_is_possible_within_a_function_and_while_another_thread_waits(make):
-    loader = make(threads=2, prefetch=1, sample=label, batch=lambda batch: loader.close())
+    loader = make(workers=2, prefetch=1, transform=label, batch_transform=lambda batch: loader.close())
     with pytest.raises(forebay.ForebayError, match="stale"):
         next(iter(loader))
     started, go = threading.Event(), threading.Event()
@@ -90,7 +90,7 @@ def test_close_is_possible_within_a_function_and_while_another_thread_waits(make
         assert go.wait(support.DEADLINE_S)
         return label(sample)
 
-    waited = make(name="waited", threads=1, sample=wait)
+    waited = make(name="waited", workers=1, transform=wait)
     found = []
 
     def take():
@@ -125,9 +125,10 @@ def test_an_interrupt_leaves_the_loader_as_it_was(make):
         return {"n": number}
 
     expected = [
-        batch["n"].tolist() for batch in make(order="shuffle", name="plain", sample=lambda s: {"n": label(s)})
+        batch["n"].tolist()
+        for batch in make(order="shuffle", name="plain", transform=lambda s: {"n": label(s)})
     ]
-    loader = make(order="shuffle", threads=2, prefetch=0, sample=interrupt)
+    loader = make(order="shuffle", workers=2, prefetch=0, transform=interrupt)
     iteration = iter(loader)
     found = [next(iteration)["n"].tolist() for _ in range(3)]
     with pytest.raises(KeyboardInterrupt):
@@ -139,7 +140,7 @@ def test_an_interrupt_leaves_the_loader_as_it_was(make):
 
 
 def test_a_forked_child_says_so_and_ends(make, says):
-    loader = make(order="sequential", threads=2, sample=label)
+    loader = make(order="sequential", workers=2, transform=label)
     iteration = iter(loader)
     next(iteration)
     pid = os.fork()
@@ -154,7 +155,7 @@ def test_a_forked_child_says_so_and_ends(make, says):
             loader.close()
             del iteration
             with forebay.Loader(
-                loader.dataset.paths[0], 8, name="child", sample=label, memory="16MiB"
+                loader.dataset.paths[0], 8, name="child", transform=label, node_memory="16MiB"
             ) as own:
                 assert len(list(own)) == 13
         except BaseException:
@@ -173,7 +174,7 @@ def slow(sample):
     time.sleep(0.01)
     return sample["data"]
 
-loader = forebay.Loader(sys.argv[1], 8, memory="16MiB", threads=3, prefetch=2, sample=slow)
+loader = forebay.Loader(sys.argv[1], 8, node_memory="16MiB", workers=3, prefetch=2, transform=slow)
 for batch in loader:
     print("begun", flush=True)
     {end}
@@ -216,7 +217,7 @@ def test_ctrl_c_ends_a_program(small_lmdb):
     assert error.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.parametrize("options", ["threads=2", "processes=2"])
+@pytest.mark.parametrize("options", ["workers=2", "workers=2, worker_kind='process'"])
 def test_a_program_that_ends_begins_no_sample_that_was_to_be_prefetched(small_lmdb, tmp_path, options):
     program = f"""
 import time, forebay
@@ -228,7 +229,7 @@ def note(sample):
     return sample
 
 if __name__ == "__main__":
-    loader = forebay.Loader({str(small_lmdb)!r}, 32, sample=note, {options}, prefetch=4, memory="32MiB")
+    loader = forebay.Loader({str(small_lmdb)!r}, 32, transform=note, {options}, prefetch=4, node_memory="32MiB")
     for batch in loader:
         raise SystemExit("the script ends")
 """
@@ -255,7 +256,7 @@ def test_where_threads_are_refused_fewer_do_the_work(make, monkeypatch):
     expected = None
     for limit in (9, 1, 0):
         allowed = itertools.count()
-        loader = make(order="sequential", threads=3, sample=label, name=f"at-most-{limit}")
+        loader = make(order="sequential", workers=3, transform=label, name=f"at-most-{limit}")
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             batches = [batch.tolist() for batch in loader]

@@ -60,21 +60,29 @@ def flat(value):
 )
 def test_batches_are_those_of_threads(make, order, processes, prefetch, collate):
     def batches(name, **arguments):
-        options = {"order": order, "seed": 4, "collate": collate, "sample": worker_functions.everything}
+        options = {"order": order, "seed": 4, "collate": collate, "transform": worker_functions.everything}
         loader = make(name=name, prefetch=prefetch, **options, **arguments)
         found = [(batch.position, batch.indices.tolist(), flat(batch)) for _ in range(2) for batch in loader]
         assert loader.stats()["heap_batches"] == 0 or collate != "stack"
         return found, loader.state_dict()
 
-    assert batches("processes", processes=processes) == batches("threads", threads=1)
+    assert batches("processes", workers=processes, worker_kind="process") == batches("threads", workers=1)
 
 
 @pytest.mark.parametrize("kind", format_files.FORMATS)
 def test_samples_of_every_format_are_those_of_threads(tmp_path, kind):
     dataset = format_files.opened(format_files.write(tmp_path / kind, kind, 3), kind)
     found = []
-    for name, arguments in {"threads": {"threads": 2}, "processes": {"processes": 1}}.items():
-        options = {"order": "shuffle", "sample": worker_functions.digest, "memory": "64MiB", "name": name}
+    for name, arguments in {
+        "threads": {"workers": 2},
+        "processes": {"workers": 1, "worker_kind": "process"},
+    }.items():
+        options = {
+            "order": "shuffle",
+            "transform": worker_functions.digest,
+            "node_memory": "64MiB",
+            "name": name,
+        }
         with forebay.Loader(dataset, 8, **options, **arguments) as loader:
             found.append([(batch.indices.tolist(), flat(batch)) for batch in loader])
     assert found[0] == found[1]
@@ -96,10 +104,24 @@ def test_a_sample_is_augmented_alike_on_ranks_and_after_a_resume(pool, small_lmd
         return [sorted(one for rank in step for one in rank) for step in zip(*ranks, strict=True)]
 
     path = str(small_lmdb)
-    alone = steps(pool.run(1, functions.deliver, path=path, options=options(1, threads=2), epochs=2))
-    first = pool.run(2, functions.deliver, path=path, options=options(2, processes=1), epochs=1, stop=4)
+    alone = steps(pool.run(1, functions.deliver, path=path, options=options(1, workers=2), epochs=2))
+    first = pool.run(
+        2,
+        functions.deliver,
+        path=path,
+        options=options(2, workers=1, worker_kind="process"),
+        epochs=1,
+        stop=4,
+    )
     state = first[0]["state"]
-    second = pool.run(1, functions.deliver, path=path, options=options(1, processes=1), epochs=2, state=state)
+    second = pool.run(
+        1,
+        functions.deliver,
+        path=path,
+        options=options(1, workers=1, worker_kind="process"),
+        epochs=2,
+        state=state,
+    )
     assert steps(first) + steps(second) == alone
 
 
@@ -110,10 +132,11 @@ def test_a_resume_at_random_steps_is_exact(make):
         return make(
             order="shuffle",
             seed=9,
-            processes=1,
+            workers=1,
+            worker_kind="process",
             prefetch=choose.randrange(4),
             name=name,
-            sample=functions.digest,
+            transform=functions.digest,
         )
 
     def facts(batch):
@@ -134,7 +157,7 @@ def test_a_resume_at_random_steps_is_exact(make):
 
 def test_results_of_any_length_come_whole(make):
     options = {"order": "shuffle", "batch_size": 20, "collate": "ragged"}
-    loader = make(processes=2, sample=worker_functions.of_any_length, **options)
+    loader = make(workers=2, worker_kind="process", transform=worker_functions.of_any_length, **options)
     plain = make(name="plain", order="shuffle", batch_size=20)
     for batch, other in zip(loader, plain, strict=True):
         expected = [np.full(number * number * 128, number) for number in other.indices.tolist()]
@@ -143,7 +166,9 @@ def test_results_of_any_length_come_whole(make):
 
 
 def test_a_function_may_keep_the_arrays_that_it_gets(make, small_records):
-    loader = make(order="shuffle", processes=1, sample=worker_functions.keep, collate="list")
+    loader = make(
+        order="shuffle", workers=1, worker_kind="process", transform=worker_functions.keep, collate="list"
+    )
     kept, expected = 0, 0
     for _ in range(2):
         for batch in loader:
@@ -156,7 +181,9 @@ def test_a_function_may_keep_the_arrays_that_it_gets(make, small_records):
 
 
 def test_shared_memory_is_used_again(make):
-    loader = make(order="sequential", batch_size=50, processes=1, sample=worker_functions.views)
+    loader = make(
+        order="sequential", batch_size=50, workers=1, worker_kind="process", transform=worker_functions.views
+    )
     list(loader)
     pipes = loader._pipeline.processes._workers[0]._life.pipes
     areas = [pipe.area for pipe in pipes]
@@ -167,7 +194,13 @@ def test_shared_memory_is_used_again(make):
 
 
 def test_results_that_the_script_keeps_stay_as_they_are(make, small_records):
-    loader = make(order="sequential", processes=1, sample=worker_functions.everything, collate="list")
+    loader = make(
+        order="sequential",
+        workers=1,
+        worker_kind="process",
+        transform=worker_functions.everything,
+        collate="list",
+    )
     kept = list(loader)
     for batch in kept:
         for number, back in zip(batch.indices.tolist(), batch["back"], strict=True):
@@ -178,26 +211,42 @@ def test_results_that_the_script_keeps_stay_as_they_are(make, small_records):
 def test_a_function_with_arguments_of_its_own_is_sent_with_them(make):
     table = np.arange(256) ** 2
     function = worker_functions.Scaled(table)
-    threads = [batch.tolist() for batch in make(order="sequential", name="threads", sample=function)]
-    loader = make(order="sequential", processes=1, sample=partial(function))
+    threads = [batch.tolist() for batch in make(order="sequential", name="threads", transform=function)]
+    loader = make(order="sequential", workers=1, worker_kind="process", transform=partial(function))
     assert [batch.tolist() for batch in loader] == threads
 
 
 def test_results_that_have_arrays_come_as_arrays(make, says):
-    loader = make(order="sequential", processes=1, sample=worker_functions.tensor)
+    loader = make(order="sequential", workers=1, worker_kind="process", transform=worker_functions.tensor)
     (x,) = {batch["x"].dtype for batch in loader}
     assert x == np.int64
-    lists = make(order="sequential", processes=1, sample=worker_functions.tensor, collate="list", name="list")
+    lists = make(
+        order="sequential",
+        workers=1,
+        worker_kind="process",
+        transform=worker_functions.tensor,
+        collate="list",
+        name="list",
+    )
     assert isinstance(next(iter(lists))["x"][3], worker_functions.Tensor)
-    device = make(order="sequential", processes=1, sample=worker_functions.tensor_on_a_device, name="device")
+    device = make(
+        order="sequential",
+        workers=1,
+        worker_kind="process",
+        transform=worker_functions.tensor_on_a_device,
+        name="device",
+    )
     with pytest.raises(forebay.OptionError, match="cuda:0"):
         next(iter(device))
 
 
 def test_the_example_of_a_batch_is_that_of_threads(make):
     found = []
-    for name, arguments in {"threads": {"threads": 2}, "processes": {"processes": 1}}.items():
-        loader = make(name=name, sample=worker_functions.everything, **arguments)
+    for name, arguments in {
+        "threads": {"workers": 2},
+        "processes": {"workers": 1, "worker_kind": "process"},
+    }.items():
+        loader = make(name=name, transform=worker_functions.everything, **arguments)
         found.append(flat(loader._pipeline.functions.example(loader.dataset, 3)))
     assert found[0] == found[1]
     assert found[0]["text"][1][0] == "sample 0"
@@ -207,13 +256,17 @@ def test_the_example_of_a_batch_is_that_of_threads(make):
 
 
 def test_an_error_comes_at_its_own_step_with_the_traceback_of_the_worker(make):
-    iteration = iter(make(order="sequential", processes=2, prefetch=4, sample=worker_functions.fail))
+    iteration = iter(
+        make(
+            order="sequential", workers=2, worker_kind="process", prefetch=4, transform=worker_functions.fail
+        )
+    )
     assert [next(iteration)["n"].tolist() for _ in range(2)] == [list(range(8)), list(range(8, 16))]
     with pytest.raises(KeyError) as error:
         next(iteration)
     assert error.value.args == (18,)
     traceback, place = error.value.__notes__
-    assert place == "in sample= of loader 'train': sample 18, epoch 0, step 2"
+    assert place == "in transform= of loader 'train': sample 18, epoch 0, step 2"
     assert traceback.startswith("in worker process ")
     assert "raise KeyError(number_of(rng))" in traceback
     assert next(iteration)["n"].tolist() == list(range(24, 32))
@@ -225,9 +278,12 @@ def test_an_error_comes_at_its_own_step_with_the_traceback_of_the_worker(make):
 
 def test_bad_samples_are_replaced_as_in_threads(make):
     found = []
-    for name, arguments in {"threads": {"threads": 2}, "processes": {"processes": 2}}.items():
+    for name, arguments in {
+        "threads": {"workers": 2},
+        "processes": {"workers": 2, "worker_kind": "process"},
+    }.items():
         loader = make(
-            order="shuffle", name=name, bad_samples="skip", sample=worker_functions.unlucky, **arguments
+            order="shuffle", name=name, bad_samples="skip", transform=worker_functions.unlucky, **arguments
         )
         with pytest.warns(RuntimeWarning, match="is replaced by"):
             batches = [(batch.indices.tolist(), flat(batch)) for _ in range(2) for batch in loader]
@@ -241,21 +297,26 @@ def test_bad_samples_are_replaced_as_in_threads(make):
     [
         (worker_functions.fail_strangely, forebay.ForebayError, "TwoArgumentsError: 1"),
         (worker_functions.exit_, SystemExit, "3"),
-        (worker_functions.unsendable, forebay.OptionError, "cannot be sent to the loader's process"),
+        (worker_functions.unsendable, forebay.OptionError, "cannot be sent to the loader"),
     ],
 )
 def test_what_cannot_be_sent_is_an_error_of_its_sample(make, function, kind, words):
-    loader = make(order="sequential", processes=1, sample=function)
+    loader = make(order="sequential", workers=1, worker_kind="process", transform=function)
     with pytest.raises(kind, match=words) as error:
         next(iter(loader))
     number = 5 if function is worker_functions.unsendable else 0
-    assert error.value.__notes__[-1] == f"in sample= of loader 'train': sample {number}, epoch 0, step 0"
+    assert error.value.__notes__[-1] == f"in transform= of loader 'train': sample {number}, epoch 0, step 0"
 
 
 @pytest.mark.parametrize("bad_samples", ["raise", "skip"])
 def test_a_worker_that_dies_is_an_error_that_names_the_signal_and_the_sample(make, bad_samples):
     loader = make(
-        order="sequential", processes=2, prefetch=1, bad_samples=bad_samples, sample=worker_functions.die
+        order="sequential",
+        workers=2,
+        worker_kind="process",
+        prefetch=1,
+        bad_samples=bad_samples,
+        transform=worker_functions.die,
     )
     iteration, found, errors = iter(loader), [], []
     while True:
@@ -275,20 +336,24 @@ def test_a_worker_that_dies_is_an_error_that_names_the_signal_and_the_sample(mak
     ):
         assert f"{how} while it worked on sample {number}\n" in str(error)
         assert error.__notes__ == [
-            f"in sample= of loader 'train': sample {number}, epoch 0, step {number // 8}"
+            f"in transform= of loader 'train': sample {number}, epoch 0, step {number // 8}"
         ]
     loader.close()
     assert workers() == set()
 
 
 def test_a_child_of_a_worker_that_outlives_it_hides_no_death(make):
-    loader = make(order="sequential", processes=1, sample=worker_functions.leave_a_child)
+    loader = make(
+        order="sequential", workers=1, worker_kind="process", transform=worker_functions.leave_a_child
+    )
     with pytest.raises(forebay.ForebayError, match="SIGKILL while it worked on sample 3"):
         next(iter(loader))
 
 
 def test_a_worker_that_is_killed_between_requests_is_replaced(make):
-    loader = make(order="sequential", processes=1, prefetch=0, sample=worker_functions.pid)
+    loader = make(
+        order="sequential", workers=1, worker_kind="process", prefetch=0, transform=worker_functions.pid
+    )
     iteration, pids = iter(loader), set()
     for pids_of_batch in iteration:
         (pid,) = set(pids_of_batch.tolist())
@@ -308,28 +373,36 @@ def sample_of_nothing(sample):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"sample": lambda sample: 1, "processes": 2},
-        {"sample": threading.Lock().__enter__, "processes": 2},
-        {"sample": sample_of_nothing, "processes": 0},
-        {"sample": sample_of_nothing, "processes": 257},
-        {"sample": sample_of_nothing, "processes": True},
-        {"sample": sample_of_nothing, "threads": 2, "processes": 2},
-        {"batch": len, "processes": 2},
-        {"processes": 2},
+        {"transform": lambda sample: 1, "workers": 2, "worker_kind": "process"},
+        {"transform": threading.Lock().__enter__, "workers": 2, "worker_kind": "process"},
+        {"transform": sample_of_nothing, "workers": 0, "worker_kind": "process"},
+        {"transform": sample_of_nothing, "workers": 257, "worker_kind": "process"},
+        {"transform": sample_of_nothing, "workers": True, "worker_kind": "process"},
+        {"transform": sample_of_nothing, "worker_kind": "fibre"},
+        {"transform": sample_of_nothing, "workers": 1025},
+        {"batch_transform": len, "workers": 2, "worker_kind": "process"},
+        {"workers": 2, "worker_kind": "process"},
     ],
 )
 def test_wrong_use_is_told_when_the_loader_is_made(make, arguments):
-    with pytest.raises(forebay.OptionError, match=r"processes="):
+    with pytest.raises(forebay.OptionError, match=r"^(workers|worker_kind)="):
         make(**arguments)
 
 
-def test_the_stronger_of_threads_and_processes_counts(make, monkeypatch):
-    monkeypatch.setenv("FOREBAY_PROCESSES", "3")
-    facts = make(sample=sample_of_nothing).config.per_sample
-    assert (facts.processes, facts.threads) == (3, 6)
-    assert make(sample=sample_of_nothing, threads=2, name="threads").config.per_sample.processes is None
-    assert make(name="plain").config.per_sample is None
-    assert make(batch=len, prefetch=1, name="batch").config.per_sample.processes is None
+def test_workers_are_what_the_options_say_or_one_for_each_core(make, monkeypatch):
+    def workers(**arguments):
+        facts = make(**arguments).config.per_sample
+        return facts and (facts.worker_kind, facts.workers, facts.threads)
+
+    monkeypatch.setenv("FOREBAY_WORKER_KIND", "process")
+    kind, number, threads = workers(transform=sample_of_nothing, name="cores")
+    assert (kind, threads) == ("process", 2 * number)
+    assert 1 <= number <= len(os.sched_getaffinity(0))
+    monkeypatch.setenv("FOREBAY_WORKERS", "3")
+    assert workers(transform=sample_of_nothing) == ("process", 3, 6)
+    assert workers(transform=sample_of_nothing, worker_kind="thread", name="threads") == ("thread", 3, 3)
+    assert workers(name="plain") is None
+    assert workers(batch_transform=len, name="batch") == ("thread", 3, 3)
 
 
 SCRIPT = """
@@ -340,7 +413,8 @@ def prepare(sample):
     return sample["data"][:2]
 
 def train():
-    with forebay.Loader(sys.argv[1], 8, order="sequential", memory="16MiB", processes=2, sample=prepare) as loader:
+    with forebay.Loader(sys.argv[1], 8, order="sequential", node_memory="16MiB", workers=2, worker_kind="process",
+                        transform=prepare) as loader:
         print(sum(int(batch.sum()) for batch in loader))
 
 {end}
@@ -386,10 +460,10 @@ def test_a_module_that_a_worker_cannot_import_is_an_error(make, monkeypatch):
     module = type(sys)("only_here")
     exec("def function(sample): pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    loader = make(sample=module.function, processes=1)
+    loader = make(transform=module.function, workers=1, worker_kind="process")
     iteration = iter(loader)
     for _ in range(2):
-        with pytest.raises(forebay.ForebayError, match="cannot load sample=: ModuleNotFoundError"):
+        with pytest.raises(forebay.ForebayError, match="cannot load transform=: ModuleNotFoundError"):
             next(iteration)
 
 
@@ -397,7 +471,7 @@ def test_a_module_that_a_worker_cannot_import_is_an_error(make, monkeypatch):
 
 
 def test_processes_end_with_the_loader(make, small_lmdb):
-    loader = make(processes=2, sample=worker_functions.pid)
+    loader = make(workers=2, worker_kind="process", transform=worker_functions.pid)
     assert workers() == set()
     first = next(iter(loader)).tolist()
     assert set(first) <= workers()
@@ -407,7 +481,9 @@ def test_processes_end_with_the_loader(make, small_lmdb):
     assert len(workers()) == 2
     loader.close()
     assert workers() == set()
-    dropped = forebay.Loader(small_lmdb, 8, processes=2, sample=worker_functions.slow, memory="16MiB")
+    dropped = forebay.Loader(
+        small_lmdb, 8, workers=2, worker_kind="process", transform=worker_functions.slow, node_memory="16MiB"
+    )
     iteration = iter(dropped)
     next(iteration)
     del dropped, iteration
@@ -422,12 +498,12 @@ def test_processes_end_with_the_loader(make, small_lmdb):
 
 
 def test_a_worker_ignores_interrupts(make):
-    loader = make(processes=1, sample=worker_functions.ignores_interrupts)
+    loader = make(workers=1, worker_kind="process", transform=worker_functions.ignores_interrupts)
     assert len(list(loader)) == 13
 
 
 def test_a_forked_child_leaves_the_processes_alone(make):
-    loader = make(order="sequential", processes=2, sample=worker_functions.pid)
+    loader = make(order="sequential", workers=2, worker_kind="process", transform=worker_functions.pid)
     iteration = iter(loader)
     next(iteration)
     pid = os.fork()
@@ -449,7 +525,8 @@ sys.path.insert(0, sys.argv[2])
 import forebay
 from support import worker_functions
 
-loader = forebay.Loader(sys.argv[1], 8, memory="16MiB", processes=2, sample=worker_functions.{function})
+loader = forebay.Loader(sys.argv[1], 8, node_memory="16MiB", workers=2, worker_kind="process",
+                        transform=worker_functions.{function})
 for batch in loader:
     print(*sorted(set(batch.tolist())), flush=True)
     {end}

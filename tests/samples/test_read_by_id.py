@@ -146,7 +146,7 @@ def test_any_ids_are_the_samples_that_stand_there(tmp_path, kind):
 
 def test_a_batch_equals_that_of_a_loader(tmp_path):
     dataset = DATASETS["tfrecord-examples"](tmp_path)
-    with forebay.Loader(dataset, 16, order="shuffle", memory="16MiB", world="single") as loader:
+    with forebay.Loader(dataset, 16, order="shuffle", node_memory="16MiB", world="single") as loader:
         for delivered in loader:
             batch = dataset.read(delivered.indices)
             assert list(batch) == list(delivered)

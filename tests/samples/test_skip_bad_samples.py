@@ -62,7 +62,7 @@ def test_the_nearest_earlier_good_sample_of_the_order_stands_in(pool, damaged, r
         "batch_size": 4,
         "order": order,
         "strategy": access if access != "auto" else "forebay",
-        "epochs": 2,
+        "expected_epochs": 2,
     }
     plain = pool.run(ranks, deliver, path=damaged, options=options, schema="raw")
     skip = {**options, "bad_samples": "skip"}
@@ -83,14 +83,16 @@ def test_the_nearest_earlier_good_sample_of_the_order_stands_in(pool, damaged, r
 def test_the_user_is_told_and_by_itself_a_bad_sample_is_an_error(damaged, says):
     dataset = forebay.open(damaged, schema="caffe-datum")
     with (
-        forebay.Loader(dataset, batch_size=10, order="sequential", bad_samples="skip", epochs=1) as loader,
+        forebay.Loader(
+            dataset, batch_size=10, order="sequential", bad_samples="skip", expected_epochs=1
+        ) as loader,
         pytest.warns(RuntimeWarning, match=r"sample \d+: ") as told,
     ):
         for _ in loader:
             pass
     assert len(told) == len(BAD) == len(loader.bad_samples())
     with (
-        forebay.Loader(dataset, batch_size=10, order="sequential", epochs=1) as loader,
+        forebay.Loader(dataset, batch_size=10, order="sequential", expected_epochs=1) as loader,
         says(forebay.FormatError, 0),
     ):
         next(iter(loader))
@@ -102,7 +104,9 @@ def test_where_many_in_a_row_cannot_be_read_it_is_an_error(tmp_path, says):
     dataset = forebay.open(support.write_lmdb(tmp_path / "bad.lmdb", values), schema="caffe-datum")
     with (
         warnings.catch_warnings(),
-        forebay.Loader(dataset, batch_size=10, order="sequential", bad_samples="skip", epochs=1) as loader,
+        forebay.Loader(
+            dataset, batch_size=10, order="sequential", bad_samples="skip", expected_epochs=1
+        ) as loader,
     ):
         warnings.simplefilter("ignore")
         batches = iter(loader)

@@ -54,7 +54,14 @@ def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strate
     with (
         warnings.catch_warnings(),
         forebay.Loader(
-            path, 20, order="shuffle", seed=1, strategy=strategy, bad_samples="skip", epochs=1, world="single"
+            path,
+            20,
+            order="shuffle",
+            seed=1,
+            strategy=strategy,
+            bad_samples="skip",
+            expected_epochs=1,
+            world="single",
         ) as loader,
     ):
         warnings.simplefilter("ignore")
@@ -75,7 +82,9 @@ def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strate
 def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_tried(spoiled, caplog):
     path, _, _ = spoiled
     caplog.set_level(logging.DEBUG, "forebay")
-    with forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader:
+    with forebay.Loader(
+        path, 20, order="sequential", strategy="pread", expected_epochs=1, world="single"
+    ) as loader:
         with pytest.raises(forebay.StorageError, match="1 attempt,") as failed:
             for _ in loader:
                 pass
@@ -131,7 +140,7 @@ def test_levels_say_where_bytes_came_from(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((300, 5000), "uint8"))
     for strategy in ("pread", "mmap"):
         with forebay.Loader(
-            tmp_path / "x.npy", 10, order="shuffle", epochs=1, strategy=strategy, world="single"
+            tmp_path / "x.npy", 10, order="shuffle", expected_epochs=1, strategy=strategy, world="single"
         ) as loader:
             for _ in loader:
                 pass

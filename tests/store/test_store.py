@@ -29,7 +29,7 @@ def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", fetch=Non
     """Go through epochs on these nodes, with a store or without; return what each rank found."""
     fetch = {"on_lost": more.pop("on_lost", "raise"), **(fetch or {})}
     strategy = "pread" if store is None else forebay.Strategy(store=store, **fetch)
-    options = {"batch_size": batch // len(nodes), "order": order, "memory": MEMORY, "strategy": strategy}
+    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "strategy": strategy}
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
@@ -71,7 +71,7 @@ def of_level(found, name):
 @pytest.mark.parametrize("nodes", [[0, 0], [0, 0, 1, 1], [0, 1, 2, 3]], ids=str)
 def test_the_source_is_read_once_in_five_epochs(pool, tier_data, nodes):
     path = tier_data.formats["raw"]
-    found = deliver(pool, path, "raw", nodes, epochs=5, options={"epochs": 5})
+    found = deliver(pool, path, "raw", nodes, epochs=5, options={"expected_epochs": 5})
     assert of_level(found, "source") <= 1.01 * path.stat().st_size
     assert (of_level(found, "peers") > 0) == (len(set(nodes)) > 1)
     delivered = sum(len(ids) for one in found for ids, _ in one["steps"]) * SAMPLE_BYTES
@@ -127,7 +127,9 @@ def test_batches_do_not_depend_on_the_limits_of_requests(pool, tier_data, plain,
 
 def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
     path, nodes, epochs = tier_data.formats["raw"], [0, 1], 2
-    whole = deliver(pool, path, "raw", nodes, epochs=epochs, options={"last_batch": "drop", "epochs": epochs})
+    whole = deliver(
+        pool, path, "raw", nodes, epochs=epochs, options={"last_batch": "drop", "expected_epochs": epochs}
+    )
     steps = sum(len(one["steps"]) for one in whole)
     # One per node and step, but where a step needs nothing of the other node.
     assert 0 < requests_to_peers(whole) <= steps
@@ -137,7 +139,7 @@ def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
         "raw",
         nodes,
         epochs=epochs,
-        options={"last_batch": "drop", "epochs": epochs},
+        options={"last_batch": "drop", "expected_epochs": epochs},
         fetch={"fetch_bytes": "4KiB"},
     )
     assert of_level(cut, "peers") == of_level(whole, "peers")
@@ -227,7 +229,7 @@ def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_pa
     else:
         data[SAMPLE_BYTES] ^= 1
     other.write_bytes(data)
-    options = {"batch_size": 6, "order": "shuffle", "memory": MEMORY, "strategy": "store"}
+    options = {"batch_size": 6, "order": "shuffle", "node_memory": MEMORY, "strategy": "store"}
     options |= {"timeout": 30}
     ranks = pool.begin(
         2,
@@ -288,14 +290,14 @@ def test_the_source_takes_the_place_of_a_lost_share(tier_data, plain, losing):
 def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
     nodes = (0, 0, 1, 1)
     strategy = {"store": "auto", "on_lost": on_lost}
-    options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": strategy}
+    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "strategy": strategy}
     deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 
 def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_lost(pool, tmp_path):
     # Six chunks: both nodes hold some.
     path = support.write_lmdb(tmp_path / "some.lmdb", [bytes([number]) * 65_536 for number in range(96)])
-    options = {"batch_size": 1, "order": "shuffle", "memory": "64MiB", "strategy": "store", "timeout": 1}
+    options = {"batch_size": 1, "order": "shuffle", "node_memory": "64MiB", "strategy": "store", "timeout": 1}
     ranks = pool.begin(2, work.patient, nodes=(0, 1), path=str(path), options=options)
     for rank in ranks:
         assert rank.hear() == "walking"

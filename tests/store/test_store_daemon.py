@@ -59,7 +59,7 @@ def job(pool, store_daemons):  # noqa: F811
     def run(path, kind, nodes, *, record_bytes=None, store="auto", batch=12, **more):
         strategy = "pread" if store is None else forebay.Strategy(store=store)
         opened = {"format": kind, "record_bytes": record_bytes} if record_bytes else opening(kind)
-        options = {"batch_size": batch // len(nodes), "order": "shuffle", "memory": MEMORY}
+        options = {"batch_size": batch // len(nodes), "order": "shuffle", "node_memory": MEMORY}
         arguments = {"path": str(path), "opening": opened, "options": {**options, "strategy": strategy}}
         where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
         environment = {"environment": lambda rank: store_daemons.variables(nodes[rank])}
@@ -183,7 +183,7 @@ def test_a_part_of_the_data_is_kept_as_well(job, store_daemons, tier_data):  # n
 def load(path, **options):
     """Return a loader of this process."""
     dataset = forebay.open(path, **opening("raw"))
-    return forebay.Loader(dataset, 12, memory=MEMORY, **{"strategy": "store", **options})
+    return forebay.Loader(dataset, 12, node_memory=MEMORY, **{"strategy": "store", **options})
 
 
 def deliver(loader):
@@ -284,7 +284,7 @@ def test_nothing_is_left_open_in_a_process(store_daemons, several):  # noqa: F81
 def test_a_killed_job_uses_its_share_no_more(pool, store_daemons, small_lmdb):  # noqa: F811
     settle([small_lmdb])
     store_daemons.start()
-    options = {"batch_size": 2, "memory": "64MiB", "strategy": "store"}
+    options = {"batch_size": 2, "node_memory": "64MiB", "strategy": "store"}
     (rank,) = pool.begin(1, work.walk, path=str(small_lmdb), options=options)
     assert rank.hear() == "made"
     (share,) = store_daemons.status()["shares"]

@@ -34,7 +34,7 @@ def load(tier_data):
 
     def load(strategy="store", **options):
         dataset = forebay.open(tier_data.formats["raw"], **opening("raw"))
-        return forebay.Loader(dataset, 12, memory=MEMORY, strategy=strategy, **options)
+        return forebay.Loader(dataset, 12, node_memory=MEMORY, strategy=strategy, **options)
 
     return load
 
@@ -289,7 +289,7 @@ def test_a_daemon_that_dies_under_a_job_of_two_nodes_costs_nothing(pool, store_d
     store_daemons.start(0, 1)
 
     def job(strategy):
-        options = {"batch_size": 4, "order": "shuffle", "memory": MEMORY, "strategy": strategy}
+        options = {"batch_size": 4, "order": "shuffle", "node_memory": MEMORY, "strategy": strategy}
         path = str(tier_data.formats["raw"])
         found = pool.outcomes(
             pool.begin(
@@ -324,7 +324,7 @@ def test_a_killed_rank_leaves_the_share_to_the_next_job(pool, store_daemons, sma
     tiering.settle([small_lmdb])
     store_daemons.start(0, 1)
     nodes = (0, 1, 1)
-    options = {"batch_size": 2, "order": "shuffle", "memory": "64MiB", "strategy": "store"}
+    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "strategy": "store"}
     environment = {"environment": lambda rank: store_daemons.variables(nodes[rank])}
     ranks = pool.begin(3, work.walk, nodes=nodes, path=str(small_lmdb), options=options, **environment)
     for rank in ranks:

@@ -13,7 +13,7 @@ def make(small_lmdb):
     loaders = []
 
     def make(**arguments):
-        loaders.append(forebay.Loader(small_lmdb, **{"batch_size": 8, "memory": "16MiB", **arguments}))
+        loaders.append(forebay.Loader(small_lmdb, **{"batch_size": 8, "node_memory": "16MiB", **arguments}))
         return loaders[-1]
 
     yield make

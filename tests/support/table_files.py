@@ -177,7 +177,9 @@ def assert_equal(samples, table: pa.Table) -> None:
 def walk(dataset: forebay.Dataset, order: str = "sequential") -> list[dict[str, object]]:
     """All samples through a loader, by number."""
     rows: dict[int, dict[str, object]] = {}
-    with forebay.Loader(dataset, 8, order=order, last_batch="partial", epochs=1, world="single") as loader:
+    with forebay.Loader(
+        dataset, 8, order=order, last_batch="partial", expected_epochs=1, world="single"
+    ) as loader:
         for batch in loader:
             for position, number in enumerate(batch.indices):
                 assert int(number) not in rows

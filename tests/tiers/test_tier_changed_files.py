@@ -19,7 +19,7 @@ SLABS = f"forebay-{os.geteuid()}/v1/slabs"
 
 def made(path, *places, **more):
     """Return a loader of raw samples with these tiers."""
-    options = {"order": "shuffle", "memory": tiering.MEMORY, "world": "single", **more}
+    options = {"order": "shuffle", "node_memory": tiering.MEMORY, "world": "single", **more}
     dataset = forebay.open(path, **opening("raw"))
     strategy = forebay.Strategy(access="pread")
     return forebay.Loader(dataset, 12, strategy=strategy, tiers=list(places), **options)

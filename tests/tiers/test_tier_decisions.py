@@ -15,14 +15,18 @@ RAW = {"format": "raw", "record_bytes": MIB}
 
 
 def run(pool, path, options, ranks=1, given=None, **more):
-    made = {"batch_size": 2, "order": "shuffle", "memory": MEMORY, "strategy": "pread", **options}
+    made = {"batch_size": 2, "order": "shuffle", "node_memory": MEMORY, "strategy": "pread", **options}
     return pool.run(ranks, tiers.deliver, path=str(path), opening=given or RAW, options=made, **more)
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
 def test_epochs_read_what_the_loader_has_forecast(pool, shared_daemon, tmp_path, in_memory, tier_data, order):
     path, places = tier_data.whole / "x.raw", (in_memory, tmp_path / "tier")
-    options = {"order": order, "tiers": [tier(places[0], "3MiB"), tier(places[1], "6MiB")], "epochs": 3}
+    options = {
+        "order": order,
+        "tiers": [tier(places[0], "3MiB"), tier(places[1], "6MiB")],
+        "expected_epochs": 3,
+    }
     (first,) = run(pool, path, options, epochs=3)
     found = first["tiers"]
     assert [(level["slots"], level["held_bytes"]) for level in found["levels"]] == [(3, 0), (6, 0)]
@@ -43,7 +47,7 @@ def test_epochs_read_what_the_loader_has_forecast(pool, shared_daemon, tmp_path,
 
 
 def test_a_single_epoch_makes_no_copies_and_says_so(pool, shared_daemon, tmp_path, tier_data):
-    options = {"tiers": [tier(tmp_path / "tier")], "epochs": 1}
+    options = {"tiers": [tier(tmp_path / "tier")], "expected_epochs": 1}
     (found,) = run(pool, tier_data.whole / "x.raw", options, epochs=1)
     assert found["tiers"]["no_copies"] == {"reason": "one_epoch", "pays_from": None}
     assert found["tiers"]["forecast"][0] == {"source": WHOLE_CHUNKS * MIB, "levels": (0,)}
@@ -64,12 +68,12 @@ def test_small_samples_in_shuffle_on_several_nodes_make_no_copies_until_they_pay
         assert [one["tiers"]["nodes"] for one in ranks] == [4] * 4
         return ranks[0]["tiers"]
 
-    why = found(epochs=2)["no_copies"]
+    why = found(expected_epochs=2)["no_copies"]
     assert why["reason"] == "cost_more"
     assert why["pays_from"] > 2
     assert found()["no_copies"] == why
-    assert found(epochs=why["pays_from"])["copies"]
-    assert found(order="contiguous", epochs=2)["copies"]
+    assert found(expected_epochs=why["pays_from"])["copies"]
+    assert found(order="contiguous", expected_epochs=2)["copies"]
 
 
 def test_a_slower_tier_placed_first_is_a_warning_that_names_both(

@@ -18,7 +18,7 @@ PID = {rf"\b{os.getpid()}\b": "PID"}
 
 def loader(path, *given, **options):
     dataset = forebay.open(path)
-    return forebay.Loader(dataset, batch_size=7, memory="64MiB", tiers=list(given) or None, **options)
+    return forebay.Loader(dataset, batch_size=7, node_memory="64MiB", tiers=list(given) or None, **options)
 
 
 def own_directory(path):

@@ -40,7 +40,7 @@ def expected(tier_data):
 def made(data, *levels, kind="raw", **more):
     dataset = forebay.open(data.formats[kind], **opening(kind))
     strategy = forebay.Strategy(access="pread")
-    options = {"order": "shuffle", "memory": MEMORY, "strategy": strategy, **more}
+    options = {"order": "shuffle", "node_memory": MEMORY, "strategy": strategy, **more}
     if levels:
         options["tiers"] = list(levels)
     return forebay.Loader(dataset, 12, world="single", **options)
@@ -245,7 +245,7 @@ def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_dat
     path = tier_data.whole / "x.raw"
     dataset = forebay.open(path, format="raw", record_bytes=16 << 10)
     # So little that only a part is read ahead.
-    options = {"order": "sequential", "memory": "20MiB", "strategy": "pread", "world": "single"}
+    options = {"order": "sequential", "node_memory": "20MiB", "strategy": "pread", "world": "single"}
     with forebay.Loader(dataset, 16, **options) as loader:
         expected = epoch(loader)
     with warnings.catch_warnings():
@@ -269,7 +269,7 @@ def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_dat
 
 def test_copies_are_made_of_whatever_memory_there_is(daemon, tier_data, expected, place):
     # The copy buffers are shorter than a chunk.
-    with made(tier_data, tier(place), order="sequential", memory="3MiB") as loader:
+    with made(tier_data, tier(place), order="sequential", node_memory="3MiB") as loader:
         assert loader.config.tiers.buffer_bytes < 1 << 20
         first = epoch(loader)
         support.wait_until(lambda: epoch(loader) == first and daemon.pieces() == tiering.PIECES, "copies", 30)
@@ -281,6 +281,8 @@ def test_copies_leave_the_memory_that_an_order_needs(daemon, tier_data, place):
     with forebay.Loader(dataset, 100, **options) as loader:
         expected, least = epoch(loader), loader.config.memory.minimum_bytes
     # A quarter for copies would be too much.
-    with forebay.Loader(dataset, 100, memory=least + (1 << 19), tiers=[tier(place)], **options) as loader:
+    with forebay.Loader(
+        dataset, 100, node_memory=least + (1 << 19), tiers=[tier(place)], **options
+    ) as loader:
         assert 1 << 17 <= loader.config.tiers.buffer_bytes <= 1 << 19 < least // 4
         assert epoch(loader) == expected

@@ -21,7 +21,7 @@ def options(level, **more):
     return {
         "batch_size": 12,
         "order": "shuffle",
-        "memory": MEMORY,
+        "node_memory": MEMORY,
         "tiers": [level],
         "strategy": strategy,
         **more,
@@ -65,7 +65,7 @@ def test_a_later_job_reads_nothing_from_the_source(pool, daemon, tmp_path, tier_
 def test_loaders_go_on_when_the_daemon_dies_and_start_another_one(pool, daemon, tmp_path, tier_data, number):
     path = tier_data.formats["raw"]
     expected = run(pool, path, "raw", epochs=1)["steps"]
-    made = options(tier(tmp_path / "tier"), epochs=1000)
+    made = options(tier(tmp_path / "tier"), expected_epochs=1000)
     dataset = forebay.open(path, **opening("raw"))
     with forebay.Loader(dataset, world="single", **made) as loader:
         assert [tiers.step(batch) for batch in loader] == expected

@@ -41,7 +41,7 @@ def options(*levels, **more):
     return {
         "batch_size": 16,
         "order": "shuffle",
-        "memory": "512MiB",
+        "node_memory": "512MiB",
         "tiers": list(levels),
         "strategy": forebay.Strategy(access="pread", direct=True),
         **more,
@@ -110,7 +110,7 @@ def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
             batch_size=16 // size,
             order=order,
             strategy=strategy,
-            epochs=2,
+            expected_epochs=2,
         )
         arguments = {"path": str(server.mounts[0] / "x.raw"), "opening": OPENING, "options": made}
         arguments["stays"] = True
@@ -137,9 +137,9 @@ def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])
 def test_a_tier_with_room_for_half_halves_what_is_read(pool, daemon, server, tmp_path, order):
-    plain = run(pool, server, options=options(order=order, epochs=3), epochs=3)[0]["steps"]
+    plain = run(pool, server, options=options(order=order, expected_epochs=3), epochs=3)[0]["steps"]
     plain_bytes = read_bytes(server)
-    made = options(tier(tmp_path / "tier", DATA_BYTES // 2), order=order, epochs=3)
+    made = options(tier(tmp_path / "tier", DATA_BYTES // 2), order=order, expected_epochs=3)
     for _ in range(support.TRIES):
         assert run(pool, server, options=made, epochs=3)[0]["steps"] == plain
         found_bytes = read_bytes(server)

@@ -21,7 +21,7 @@ def plain_steps(pool, tier_data):
     def steps(kind, order, ranks, epochs=2):
         key = (kind, order, ranks, epochs)
         if key not in known:
-            options = {"batch_size": 12 // ranks, "order": order, "memory": MEMORY}
+            options = {"batch_size": 12 // ranks, "order": order, "node_memory": MEMORY}
             arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind), "options": options}
             found = pool.run(ranks, tiers.deliver, epochs=epochs, **arguments)
             known[key] = [one["steps"] for one in found]
@@ -34,7 +34,7 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
     options = {
         "batch_size": 12 // ranks,
         "order": order,
-        "memory": MEMORY,
+        "node_memory": MEMORY,
         "strategy": forebay.Strategy(access=access, direct=direct),
         "tiers": tier if isinstance(tier, list) else [tier],
         **more.pop("options", {}),
@@ -129,7 +129,7 @@ def test_a_loader_that_goes_on_from_a_state_gets_what_an_uninterrupted_one_gets(
 @pytest.mark.parametrize("level", ["disk", "memory"])
 def test_bad_samples_are_those_without_tiers(pool, shared_daemon, tmp_path, in_memory, tier_data, level):
     where = in_memory if level == "memory" else tmp_path / "tier"
-    options = {"batch_size": 12, "memory": MEMORY, "bad_samples": "skip", "strategy": "pread"}
+    options = {"batch_size": 12, "node_memory": MEMORY, "bad_samples": "skip", "strategy": "pread"}
     arguments = {"path": str(tier_data.damaged), "opening": {"schema": "caffe-datum"}, "options": options}
     (plain,) = pool.run(1, tiers.deliver, **arguments)
     assert len(plain["bad"]) == len(tiering.BAD)
@@ -143,7 +143,13 @@ def test_bad_samples_are_those_without_tiers(pool, shared_daemon, tmp_path, in_m
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
 def test_batches_of_several_nodes_are_those_without_tiers(pool, shared_daemon, tmp_path, tier_data, order):
-    options = {"batch_size": 3, "order": order, "memory": MEMORY, "epochs": 3, "strategy": "pread"}
+    options = {
+        "batch_size": 3,
+        "order": order,
+        "node_memory": MEMORY,
+        "expected_epochs": 3,
+        "strategy": "pread",
+    }
     arguments = {"path": str(tier_data.formats["raw"]), "opening": opening("raw"), "epochs": 3}
 
     def steps(**more):

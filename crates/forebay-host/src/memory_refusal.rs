@@ -82,7 +82,7 @@ impl Process {
                         limit / MIB,
                         used / MIB
                     ),
-                    hint: format!("raise the limit with `ulimit {flag}`, or give memory= less"),
+                    hint: format!("raise the limit with `ulimit {flag}`, or give node_memory= less"),
                 };
             }
         }
@@ -94,7 +94,7 @@ impl Process {
         }
         MemoryRefusal {
             cause: format!("{} MiB of memory are free on this node for this job", self.available_bytes / MIB),
-            hint: "give memory= less, or ask the scheduler for more memory".into(),
+            hint: "give node_memory= less, or ask the scheduler for more memory".into(),
         }
     }
 }

@@ -140,7 +140,7 @@ impl Limits {
         }
         if let Some((name, flag, Use { limit, used })) = self.lacks_memory() {
             let less = if name == "RLIMIT_AS" {
-                "; memory= and strategy=\"pread\" make a loader take less address space"
+                "; node_memory= and strategy=\"pread\" make a loader take less address space"
             } else {
                 ""
             };

@@ -3,7 +3,7 @@
 //! They are those of `numpy.random.Generator(Philox(key=seed + 2**64 * epoch, counter=2**192 * id +
 //! 2**128))`: Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC
 //! 2011).
-//! The functions of `sample=` get another range of the same sample's counters
+//! The functions of `transform=` get another range of the same sample's counters
 //! (`docs/per-sample.md`), so the two never share a number.
 
 const MULTIPLIERS: [u64; 2] = [0xD2E7_470E_E14C_6C93, 0xCA5A_8263_9512_1157];

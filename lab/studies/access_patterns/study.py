@@ -210,11 +210,11 @@ def small_memory(limit_bytes: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(os.getpid()))
         # Each of the four nodes takes a quarter of the control group for itself, which is one for
         # all of them here.
-        os.environ["FOREBAY_MEMORY"] = "64MiB"
+        os.environ["FOREBAY_NODE_MEMORY"] = "64MiB"
         try:
             yield
         finally:
-            del os.environ["FOREBAY_MEMORY"]
+            del os.environ["FOREBAY_NODE_MEMORY"]
             (group.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 

@@ -79,7 +79,7 @@ def train(
     model = Model(batch, 1, seed)
     found = []
     with forebay.Loader(
-        path, batch, order=order, seed=seed, epochs=epochs, last_batch="drop", world="single"
+        path, batch, order=order, seed=seed, expected_epochs=epochs, last_batch="drop", world="single"
     ) as loader:  # fmt: skip
         for _ in range(epochs):
             for taken in loader:

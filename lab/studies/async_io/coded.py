@@ -95,7 +95,9 @@ def timed(count: int, epoch: Callable[[], Iterator[np.ndarray]]) -> float:
 
 
 def ours(path: Path, batch: int, order: str) -> Iterator[np.ndarray]:
-    with forebay.Loader(path, batch, order=order, epochs=1, last_batch="partial", world="single") as loader:
+    with forebay.Loader(
+        path, batch, order=order, expected_epochs=1, last_batch="partial", world="single"
+    ) as loader:
         for taken in loader:
             yield taken["data"]
 

@@ -108,7 +108,7 @@ def epoch(dataset: forebay.Dataset, batch: int) -> tuple[float, float]:
     """Seconds to make a loader, and of an epoch from its first request to its last batch."""
     begun = time.perf_counter()
     with forebay.Loader(
-        dataset, batch, order="group", epochs=1, last_batch="partial", world="single"
+        dataset, batch, order="group", expected_epochs=1, last_batch="partial", world="single"
     ) as loader:
         made = time.perf_counter()
         got = sum(len(taken.indices) for taken in loader)

@@ -91,7 +91,7 @@ def _rank(pipe: Any, plan: Plan, rank: int) -> None:
                         rank=rank, size=RANKS, local_rank=rank, local_size=RANKS, node=0, job=plan.job
                     )
                     loader = forebay.Loader(
-                        source, batch_size=plan.batch, order=plan.order, memory=plan.memory, world=world,
+                        source, batch_size=plan.batch, order=plan.order, node_memory=plan.memory, world=world,
                         name="bench", seed=1,
                     )  # fmt: skip
                     batches = iter(loader)

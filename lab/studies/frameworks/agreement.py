@@ -52,7 +52,7 @@ def _of_engine(folder: Path) -> float:
     image = forebay.image(size=CROP, resize="random-crop")  # type: ignore[attr-defined]
     decoded = forebay.open(paths, decode={"jpg": image})  # type: ignore[call-arg]
     with forebay.Loader(
-        decoded, IMAGES, world="single", name="agreement", order="sequential", epochs=1
+        decoded, IMAGES, world="single", name="agreement", order="sequential", expected_epochs=1
     ) as loader:
         batch = next(iter(loader))
         numbers, pixels = batch.indices.tolist(), batch["jpg"].copy()

@@ -47,7 +47,7 @@ def _forebay(path: str, samples: int) -> Callable[[], Iterable[Any]]:
     def make() -> Iterable[Any]:
         dataset = forebay.open(path, schema="raw")
         loader = forebay.Loader(
-            dataset, BATCH, order="shuffle", epochs=EPOCHS, memory="64MiB", last_batch="partial"
+            dataset, BATCH, order="shuffle", expected_epochs=EPOCHS, node_memory="64MiB", last_batch="partial"
         )
         if len(dataset) != samples:
             raise ValueError(f"{path}: expected {samples} samples, found {len(dataset)}")

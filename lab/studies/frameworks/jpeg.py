@@ -33,7 +33,7 @@ def jpeg(scope: Scope) -> list[Row]:
     quality = _quality(folder, sorted({name for name in function_of.values() if name}))
     bounds = {row["name"]: row for row in found if row["role"] == "bound" and "warm_samples_s" in row}
     of = {
-        "Forebay, sample= with simplejpeg": "simplejpeg in 2 bare threads",
+        "Forebay, transform= with simplejpeg": "simplejpeg in 2 bare threads",
         "Forebay, decode=forebay.image": "forebay.image in 2 bare threads",
     }
     for row in found:

@@ -109,8 +109,8 @@ def _row(
     rounds: int,
 ) -> Row:
     with (
-        forebay.Loader(path, BATCH, order="sequential", name="plain", memory="64MiB") as plain,
-        forebay.Loader(path, BATCH, order="sequential", name="adapted", memory="64MiB") as inner,
+        forebay.Loader(path, BATCH, order="sequential", name="plain", node_memory="64MiB") as plain,
+        forebay.Loader(path, BATCH, order="sequential", name="adapted", node_memory="64MiB") as inner,
     ):
         both = {"loader": plain, "adapter": make(inner)}
         measures = {which: partial(_us_per_batch, batches) for which, batches in both.items()}

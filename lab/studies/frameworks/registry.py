@@ -127,7 +127,7 @@ JPEG = (
         role="bound",
     ),
     Entry(
-        "Forebay, sample= with simplejpeg",
+        "Forebay, transform= with simplejpeg",
         "forebay_loader:Jpeg",
         "tar",
         {"format": "tar", "function": "simplejpeg", "threads": 2},

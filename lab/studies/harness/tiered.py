@@ -54,7 +54,7 @@ def bench(
         part
         for name, size in tiers.items()
         for value in (
-            f"FOREBAY_MEMORY={LOADER_MEMORY}",
+            f"FOREBAY_NODE_MEMORY={LOADER_MEMORY}",
             *((f"FOREBAY_TIERS={{tier}}:{size}", f"FOREBAY_TIERS_IDLE={IDLE_S}") if size else ()),
         )
         for part in ("--environment", f"{name}:{value}")
@@ -140,7 +140,7 @@ def read(
     """Read epochs, or steps of the first one; what the last epoch took, and each quarter of it."""
     dataset = forebay.open(Path(place.source) / name)
     # Read-ahead, which hides what a step waits for, is little against the data, as in large jobs.
-    options = {"order": order, "memory": memory, "world": "single", "epochs": epochs}
+    options = {"order": order, "node_memory": memory, "world": "single", "expected_epochs": epochs}
     with forebay.Loader(dataset, 8, tiers=tiers, **options) as loader:
         expected = steps or len(loader)
         for _ in range(1 if steps else epochs):

@@ -79,7 +79,9 @@ def of_forebay(archive: Path) -> Callable[[], float]:
 
     def measure() -> float:
         # One epoch, so that nothing is decoded ahead while another program is measured.
-        with forebay.Loader(dataset, BATCH, order="shuffle", last_batch="partial", epochs=1) as loader:
+        with forebay.Loader(
+            dataset, BATCH, order="shuffle", last_batch="partial", expected_epochs=1
+        ) as loader:
             return epoch(loader)
 
     return measure

@@ -43,7 +43,7 @@ def epochs(
 
         def loader(**options: Any) -> forebay.Loader:
             dataset = forebay.open(path, format="raw", record_bytes=sample_bytes)
-            made = forebay.Loader(dataset, BATCH, order="shuffle", memory="256MiB", **options)
+            made = forebay.Loader(dataset, BATCH, order="shuffle", node_memory="256MiB", **options)
             return stack.enter_context(made)
 
         def of_loader(one: forebay.Loader) -> None:
@@ -65,7 +65,7 @@ def epochs(
                 pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(options["pool"]))
                 found[name] = partial(of_pool, pool, loader(name=name))
             else:
-                found[name] = partial(of_loader, loader(name=name, sample=function, **options))
+                found[name] = partial(of_loader, loader(name=name, transform=function, **options))
         yield found
 
 
@@ -77,7 +77,11 @@ def moving(scope: Scope) -> list[Row]:
         path = data(samples, sample_bytes)
         for result_bytes in (0, 150_000):
             function = functions.Move(result_bytes)
-            ways = {"thread": {"threads": 1}, "process": {"processes": 1}, "pool": {"pool": 1}}
+            ways = {
+                "thread": {"workers": 1},
+                "process": {"workers": 1, "worker_kind": "process"},
+                "pool": {"pool": 1},
+            }
             with epochs(path, sample_bytes, function, ways) as found:
                 times = in_turn(
                     {name: partial(timed, epoch) for name, epoch in found.items()}, scope.repetitions
@@ -102,10 +106,10 @@ def computing(scope: Scope) -> list[Row]:
     for sample_bytes in (3_072, 110_000):
         path = data(samples, sample_bytes)
         ways = {
-            "1 thread": {"threads": 1},
-            "2 threads": {"threads": 2},
-            "1 process": {"processes": 1},
-            "2 processes": {"processes": 2},
+            "1 thread": {"workers": 1},
+            "2 threads": {"workers": 2},
+            "1 process": {"workers": 1, "worker_kind": "process"},
+            "2 processes": {"workers": 2, "worker_kind": "process"},
             "pool of 2": {"pool": 2},
         }
         with epochs(path, sample_bytes, functions.compute, ways) as found:

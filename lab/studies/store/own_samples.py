@@ -39,7 +39,7 @@ def main() -> None:
     path, batch, order, answer = sys.argv[1:]
     comm = MPI.COMM_WORLD
     world = world_of_nodes(comm, Path(answer).parent.name)
-    options = {"order": order, "memory": MEMORY, "world": world, "last_batch": "drop"}
+    options = {"order": order, "node_memory": MEMORY, "world": world, "last_batch": "drop"}
     dataset = forebay.open(path, schema=SCHEMA)
     with forebay.Loader(dataset, int(batch), **options) as loader:
         local = loader.config.order.local

@@ -39,7 +39,7 @@ def main() -> None:
     waits: list[float] = []
     memory: list[int] = []
     others = []
-    options = {key: job[key] for key in ("order", "memory", "epochs")}
+    options = {"order": job["order"], "node_memory": job["memory"], "expected_epochs": job["epochs"]}
     options |= {"strategy": forebay.Strategy(**job["strategy"]), "last_batch": "drop", "world": world}
     dataset = forebay.open(job["path"], schema=SCHEMA)
     with forebay.Loader(dataset, job["batch"], **options) as loader:

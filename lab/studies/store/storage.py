@@ -73,7 +73,7 @@ def measured(
     memory = round(path.stat().st_size * share / nodes) + BUDGET_BYTES + PROCESS_BYTES
     return run(
         "bench", str(path), "--strategies", ",".join(f"{row}+limited" for row in rows), "--environment",
-        f"limited:FOREBAY_MEMORY={BUDGET_BYTES // MIB}MiB", "--ranks", str(nodes), "--nodes", str(nodes),
+        f"limited:FOREBAY_NODE_MEMORY={BUDGET_BYTES // MIB}MiB", "--ranks", str(nodes), "--nodes", str(nodes),
         "--global-batch", str(batch), "--epochs", str(scope.pick(epochs, 3)), "--cold", "--skip-verify",
         "--repetitions", str(scope.pick(repetitions, 1)), "--node-memory", f"{-(-memory // MIB)}MiB",
         *(("--link-rate", f"{round(link * LINK_BYTES_PER_SECOND / SLOWED * 8 / 1e6)}Mbit") if nodes > 1 else ()),

@@ -134,7 +134,7 @@ def of_source(source: str, path: Path, samples: int, shapes: Sequence[Shape]) ->
     surroundings = [
         word
         for shape in shapes
-        for word in ("--environment", f"{shape.name}:FOREBAY_MEMORY={shape.memory_mib}MiB")
+        for word in ("--environment", f"{shape.name}:FOREBAY_NODE_MEMORY={shape.memory_mib}MiB")
     ]
     batch, sample_bytes = shapes[0].batch, shapes[0].sample_bytes
     strategies = [shape.strategy(node_mib) for shape in shapes]
@@ -151,7 +151,7 @@ def of_source(source: str, path: Path, samples: int, shapes: Sequence[Shape]) ->
         for row, shape in zip(found["rows"], shapes, strict=True)
     ]
     if source in SHUFFLED and sample_bytes > 4096:
-        budget = f"plain:FOREBAY_MEMORY={max(node_mib, 24)}MiB"
+        budget = f"plain:FOREBAY_NODE_MEMORY={max(node_mib, 24)}MiB"
         strategies = ["forebay:direct=true@shuffle+plain"]
         plain = read(source, path, strategies, ["--environment", budget], batch, epochs=1)
         shuffled = shared | of_row(plain["rows"][0], limit)

@@ -35,7 +35,13 @@ def main() -> None:
     pss = 0
     begun = time.perf_counter()
     loader = forebay.Loader(
-        path, BATCH, order="shuffle", epochs=MOST_EPOCHS, last_batch="drop", world="single", memory="64MiB"
+        path,
+        BATCH,
+        order="shuffle",
+        expected_epochs=MOST_EPOCHS,
+        last_batch="drop",
+        world="single",
+        node_memory="64MiB",
     )
     with loader:
         while not losses or (len(losses) < MOST_EPOCHS and time.perf_counter() - begun < seconds):

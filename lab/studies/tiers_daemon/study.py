@@ -92,7 +92,7 @@ def _opening(place: Path, chunks: int, fill_log: Path) -> Row:
     tier.mkdir()
     described = f"{tier}:{chunks + 2048}MiB"
     time.sleep(SETTLED_S)
-    with _loader(source, MIB, 1, described, memory="64MiB") as loader:
+    with _loader(source, MIB, 1, described, node_memory="64MiB") as loader:
         next(iter(loader))
         while not loader.stats()["copied_bytes"]:
             time.sleep(0.02)
@@ -111,7 +111,7 @@ def _opening(place: Path, chunks: int, fill_log: Path) -> Row:
             found["warm"].append(_time_opening(source, described))
         before, after = (_new_process(_pss_of_loader, source, tiers) for tiers in (None, described))
         loader_mib.append(after - before)
-    with _loader(source, MIB, 1, described, memory="64MiB"):
+    with _loader(source, MIB, 1, described, node_memory="64MiB"):
         shared = _memfd_bytes(daemon.pid())
     return {
         "chunks": chunks,
@@ -135,7 +135,7 @@ def _time_opening(source: Path, tier: str | None) -> float:
     dataset = forebay.open(source, format="raw", record_bytes=MIB)
     len(dataset)
     begun = time.perf_counter()
-    with _loader(source, MIB, 1, tier, memory="64MiB") as loader:
+    with _loader(source, MIB, 1, tier, node_memory="64MiB") as loader:
         ended = time.perf_counter()
         next(iter(loader))
     return (ended - begun) * 1e3
@@ -143,7 +143,7 @@ def _time_opening(source: Path, tier: str | None) -> float:
 
 def _pss_of_loader(source: Path, tier: str | None) -> float:
     warnings.simplefilter("ignore")
-    with _loader(source, MIB, 1, tier, memory="64MiB", order="shuffle") as loader:
+    with _loader(source, MIB, 1, tier, node_memory="64MiB", order="shuffle") as loader:
         next(iter(loader))
         return _pss_mib(None)
 
@@ -206,7 +206,7 @@ def _epochs(source: Path, record_bytes: int, batch: int, tier: str | None) -> li
     """Go through three epochs; after the first, wait for the copies."""
     warnings.simplefilter("ignore")
     rows = []
-    with _loader(source, record_bytes, batch, tier, memory="32MiB", order="shuffle") as loader:
+    with _loader(source, record_bytes, batch, tier, node_memory="32MiB", order="shuffle") as loader:
         pid = daemon.pid() if tier else None
 
         def cpu_seconds() -> float:
@@ -307,7 +307,7 @@ def _rank(path: Path, tier: str, order: str, direct: bool, ranks: int, rank: int
     warnings.simplefilter("ignore")
     world = forebay.World(rank=rank, size=ranks, job=job)
     with _loader(
-        path, 16 << 10, 64 // ranks, tier, direct=direct, order=order, memory="256MiB", world=world
+        path, 16 << 10, 64 // ranks, tier, direct=direct, order=order, node_memory="256MiB", world=world
     ) as loader:
         for _ in range(2):
             for _ in loader:

@@ -25,7 +25,7 @@ def check_function(name: str, function: object, takes: str) -> None:
 
 
 def parameters(function: SampleFunction) -> str:
-    """Return how ``sample=`` is called: ``"sample"``, ``"sample, rng"`` or ``"sample, rng="``.
+    """Return how ``transform=`` is called: ``"sample"``, ``"sample, rng"`` or ``"sample, rng="``.
 
     A function gets a generator if it has a parameter ``rng``, or two parameters without a default.
     A function that does not say which parameters it has gets none.
@@ -56,7 +56,7 @@ def parameters(function: SampleFunction) -> str:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
         raise option_error(
-            f"sample=: expected a function of a sample, or of a sample and rng; found {_shown(function)}{signature}: {error}",
+            f"transform=: expected a function of a sample, or of sample and rng; found {_shown(function)}{signature}: {error}",
             "functools.partial or a lambda gives it its other arguments",
         ) from None
     return way

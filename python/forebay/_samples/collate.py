@@ -226,7 +226,7 @@ def collate(how: str | Mapping[Any, Any], results: Sequence[Any], ids: Sequence[
     if not isinstance(how, str):
         raise option_error(
             f"collate=: {_name(path)}: expected the fields {_keys(how)}, found for sample {ids[0]} {_tree(first)}",
-            "the keys of collate= are fields of what sample= returns",
+            "the keys of collate= are fields of what transform= returns",
         )
     if how == "list":
         return list(results)
@@ -254,7 +254,7 @@ def _hows(
             why = "is named twice" if name in found else f"is none of the fields {_keys(names)}"
             raise option_error(
                 f"collate=: {_name(path)}: {key!r} {why}",
-                "the keys of collate= are fields of what sample= returns; ... stands for all others",
+                "the keys of collate= are fields of what transform= returns; ... stands for all others",
             )
         found[name] = value
     return {name: found.get(name, how.get(..., "stack")) for name in names}

@@ -1,4 +1,4 @@
-"""What the user gave: ``sample=``, ``collate=`` and ``batch=``, checked and ready to be called.
+"""Functions of the user, ready to be called: ``transform=``, ``collate=``, ``batch_transform=``.
 
 A sample whose function raises is a bad sample. With ``bad_samples="skip"`` another sample takes its
 place: the first one before it by id, cyclically, that can be read and for which the function does
@@ -49,8 +49,8 @@ class Functions:
         Seed of the loader.
     skips : bool
         Whether another sample replaces one whose function raises.
-    processes : int or None
-        How many worker processes call ``sample``; None: threads of this process do.
+    has_processes : bool
+        Whether worker processes call ``sample``, and not threads of this process.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Functions:
         name: str,
         seed: int,
         skips: bool,
-        processes: int | None = None,
+        has_processes: bool = False,
     ) -> None:
         self.sample, self.batch = sample, batch
         self._way = parameters(sample) if sample is not None else ""
@@ -70,11 +70,11 @@ class Functions:
         self._name, self._seed, self._skips = name, seed, skips
         self.processes: Processes | None = None
         """The worker processes, if there are any."""
-        if sample is not None and processes is not None:
+        if sample is not None and has_processes:
             from forebay._samples.processes import Processes
 
             self.processes = Processes(
-                processes, sample, self._way, loader=name, seed=seed, makes_arrays=makes_arrays(how)
+                sample, self._way, loader=name, seed=seed, makes_arrays=makes_arrays(how)
             )
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
@@ -88,7 +88,8 @@ class Functions:
 
     def names(self) -> tuple[str, ...]:
         """Return which functions there are."""
-        return tuple(name for name in ("sample", "batch") if getattr(self, name) is not None)
+        functions = {"transform": self.sample, "batch_transform": self.batch}
+        return tuple(name for name, function in functions.items() if function is not None)
 
     def collate_name(self) -> str:
         """Return the option ``collate`` as text."""
@@ -115,7 +116,7 @@ class Functions:
     def call(
         self, batch: Batch, places: range, randomness: Randomness
     ) -> tuple[list[tuple[Any, int]], BaseException | None]:
-        """Call ``sample=`` for samples of a batch.
+        """Call ``transform=`` for samples of a batch.
 
         Returns
         -------
@@ -134,7 +135,7 @@ class Functions:
             number = numbers[len(found)]
             if not self._skips or not isinstance(error, Exception) or isinstance(error, WorkerError):
                 error.add_note(
-                    f"in sample= of loader {self._name!r}: sample {number}, epoch {batch.position.epoch}, "
+                    f"in transform= of loader {self._name!r}: sample {number}, epoch {batch.position.epoch}, "
                     f"step {batch.position.step}"
                 )
                 try:
@@ -142,7 +143,7 @@ class Functions:
                 finally:
                     # The traceback of the error refers to this frame.
                     del error
-            reason = f"sample= raised {type(error).__name__}: {error}"
+            reason = f"transform= raised {type(error).__name__}: {error}"
             # Its traceback refers to the sample.
             del error
             try:
@@ -196,7 +197,7 @@ class Functions:
             except Exception as error:
                 last = error
         raise ForebayError(
-            f"loader {self._name!r}: sample= raises for sample {number} and for the {min(MAX_FAILED, samples) - 1} samples "
+            f"loader {self._name!r}: transform= raises for sample {number} and for the {min(MAX_FAILED, samples) - 1} samples "
             f"before it: {reason}"
         ) from last
 
@@ -261,7 +262,7 @@ class Functions:
             return self.batch(value)
         except Exception as error:
             error.add_note(
-                f"in batch= of loader {self._name!r}: epoch {batch.position.epoch}, step {batch.position.step}"
+                f"in batch_transform= of loader {self._name!r}: epoch {batch.position.epoch}, step {batch.position.step}"
             )
             raise
 

@@ -21,6 +21,7 @@ from forebay._samples.crew import Crew
 from forebay._samples.functions import Functions
 from forebay._samples.work import Work
 from forebay._warn import warn
+from forebay.options import MAX_PROCESSES
 
 __all__ = ["Pipeline"]
 
@@ -32,7 +33,7 @@ class Pipeline:
 
     def __init__(self, functions: Functions, name: str) -> None:
         self.functions = functions
-        self.threads = 1
+        self.workers = self.threads = 1
         self.prefetch = 0
         """Batches that are worked on ahead of the one that is delivered next."""
         self._works: deque[Work] = deque()
@@ -47,14 +48,16 @@ class Pipeline:
         self.wait_s = 0.0
         """How long the script has waited for functions [s]."""
 
-    def set_size(self, threads: int, prefetch: int) -> None:
-        """Set the number of threads, and of batches ahead, while no thread runs.
+    def set_size(self, workers: int, prefetch: int) -> None:
+        """Set the number of workers, and of batches ahead, while none runs.
 
         With worker processes, their number decides that of threads.
         """
         if self.processes is not None:
-            threads = self.processes.threads
-        self.threads = self.crew.size = threads
+            workers = min(workers, MAX_PROCESSES)
+            self.processes.set_number(workers)
+        self.workers = workers
+        self.threads = self.crew.size = workers if self.processes is None else self.processes.threads
         self.prefetch = prefetch
 
     def renew(self) -> deque[Work]:
@@ -76,7 +79,7 @@ class Pipeline:
         if self.crew.refused and not self._has_warned_of_threads:
             self._has_warned_of_threads = True
             warn(
-                f"the system refused one of {self.threads} threads for sample= and batch= (ulimit -u, pids.max); "
+                f"the system refused one of {self.threads} threads for transform= and batch_transform= (ulimit -u, pids.max); "
                 "fewer run them"
             )
 

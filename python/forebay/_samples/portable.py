@@ -35,7 +35,8 @@ def in_worker() -> bool:
     return _in_worker
 
 
-_IN_A_MODULE = "define it at the top of a module that other processes can import, or use threads=n instead of processes=n"
+_PROCESS = 'worker_kind="process"'
+_IN_A_MODULE = 'define it at the top of a module that other processes can import, or use worker_kind="thread"'
 
 
 class Start(NamedTuple):
@@ -70,7 +71,7 @@ def packed_function(function: Callable[..., Any]) -> tuple[bytes, tuple[str | No
         packed = pickle.dumps(function, 5)
     except Exception as error:
         raise option_error(
-            f"processes=: sample= cannot be sent to another process: {function!r}: {error}", _IN_A_MODULE
+            f"{_PROCESS}: transform= cannot be sent to another process: {function!r}: {error}", _IN_A_MODULE
         ) from error
     # The second one where this process is itself one that multiprocessing has spawned.
     if b"__main__" not in packed and b"__mp_main__" not in packed:
@@ -80,7 +81,7 @@ def packed_function(function: Callable[..., Any]) -> tuple[bytes, tuple[str | No
     path = getattr(main, "__file__", None)
     if name is None and (path is None or not Path(path).is_file()):
         raise option_error(
-            f"processes=: sample= cannot be sent to another process: {function!r} is defined in a notebook or on a "
+            f"{_PROCESS}: transform= cannot be sent to another process: {function!r} is defined in a notebook or on a "
             "command line, which another process cannot import",
             _IN_A_MODULE,
         )
@@ -112,6 +113,6 @@ def portable(error: BaseException) -> BaseException:
         if type(pickle.loads(pickle.dumps(error, 5))) is type(error):
             return error
     said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
-    replaced = ForebayError(f"sample= raised an error that cannot be sent to the loader's process: {said}")
+    replaced = ForebayError(f"transform= raised an error that cannot be sent to the loader's process: {said}")
     replaced.add_note(note)
     return replaced

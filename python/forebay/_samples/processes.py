@@ -1,4 +1,4 @@
-"""Worker processes that call ``sample=``, as the process of the loader sees them.
+"""Worker processes that call ``transform=``, as the process of the loader sees them.
 
 Each worker has two pipes, and each pipe one thread of the loader at a time: while a thread takes
 results out of one pipe, the worker is busy with the samples of the other. A request has several
@@ -101,7 +101,7 @@ class _Life:
             self.close_pipes()
             raise WorkerError(
                 f"loader {facts.loader!r}: a worker process cannot be started: {error}\n"
-                "hint: ulimit -u, ulimit -n and pids.max limit processes and descriptors; or ask for fewer by processes="
+                "hint: ulimit -u, ulimit -n and pids.max limit processes and descriptors; or ask for fewer by workers="
             ) from error
         finally:
             for other in others:
@@ -237,8 +237,6 @@ class Processes:
 
     Parameters
     ----------
-    number : int
-        How many.
     sample : function
         What they call.
     way : str
@@ -257,19 +255,29 @@ class Processes:
     """
 
     def __init__(
-        self, number: int, sample: SampleFunction, way: str, *, loader: str, seed: int, makes_arrays: bool
+        self, sample: SampleFunction, way: str, *, loader: str, seed: int, makes_arrays: bool
     ) -> None:
         function, main = packed_function(sample)
         self._facts = _Facts(loader, function, main, way, seed, makes_arrays)
-        self.number = number
-        self._workers = [_Worker(self._facts) for _ in range(number)]
+        self.number = 0
+        """How many there are."""
+        self._workers: list[_Worker] = []
         self._free: SimpleQueue[tuple[_Worker, int]] = SimpleQueue()
-        for at in range(PIPES):
-            for worker in self._workers:
-                self._free.put((worker, at))
         self._seconds_per_sample: float | None = None
         self._ending = threading.Lock()
         self._owner = os.getpid()
+
+    def set_number(self, number: int) -> None:
+        """Set how many there are, while none has work."""
+        if number == self.number:
+            return
+        self.end()
+        self.number = number
+        self._workers = [_Worker(self._facts) for _ in range(number)]
+        self._free = SimpleQueue()
+        for at in range(PIPES):
+            for worker in self._workers:
+                self._free.put((worker, at))
 
     @property
     def threads(self) -> int:
@@ -329,7 +337,7 @@ class Processes:
                     return [None] * (place - 1), self._died(
                         life, f"while it worked on sample {numbers[place - 1]}"
                     )
-            raise self._died(life, f"before it called sample=, {_MAX_STARTS} times in a row")
+            raise self._died(life, f"before it called transform=, {_MAX_STARTS} times in a row")
         finally:
             self._free.put((worker, at))
 
@@ -338,7 +346,7 @@ class Processes:
         (results, failure), spent_ns = found
         if results is None:
             raise WorkerError(
-                f"loader {self._facts.loader!r}: worker process {life.process.pid} cannot load sample=: "
+                f"loader {self._facts.loader!r}: worker process {life.process.pid} cannot load transform=: "
                 f"{type(failure).__name__}: {failure}"
             ) from failure
         if results:

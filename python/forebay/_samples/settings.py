@@ -8,9 +8,9 @@ from typing import Any
 from forebay._core import option_error
 from forebay._samples.calling import check_function
 from forebay._samples.portable import in_worker
-from forebay.options import Resolved, Strategy
+from forebay.options import MAX_PROCESSES, Resolved, Strategy
 
-__all__ = ["check_given", "prefetch_for", "processes_for", "strategy_for"]
+__all__ = ["check_given", "has_processes", "prefetch_for", "strategy_for"]
 
 # For so many batches ahead, each loader has buffers.
 _OF_ANY_LOADER = 2
@@ -21,7 +21,7 @@ _MIN_OTHERS = 2
 _OTHERS = 4
 
 
-def check_given(*, sample: object, batch: object, **others: Any) -> None:
+def check_given(*, transform: object, batch_transform: object, **others: Any) -> None:
     """Check the functions, and that arguments are not given without the function they belong to.
 
     Raises
@@ -29,32 +29,38 @@ def check_given(*, sample: object, batch: object, **others: Any) -> None:
     OptionError
         If a function is none, or another argument would have no effect.
     """
-    if sample is not None:
-        check_function("sample", sample, "a sample")
-    if batch is not None:
-        check_function("batch", batch, "a batch")
+    if transform is not None:
+        check_function("transform", transform, "a sample")
+    if batch_transform is not None:
+        check_function("batch_transform", batch_transform, "a batch")
     for name, value in others.items():
-        of_samples = name in ("collate", "processes")
-        if value is not None and sample is None and (batch is None or of_samples):
-            fitting = "sample=" if of_samples else "sample= or batch="
+        of_samples = name in ("collate", "worker_kind")
+        if value is not None and transform is None and (batch_transform is None or of_samples):
+            fitting = "transform=" if of_samples else "transform= or batch_transform="
             raise option_error(f"{name}=: expected {fitting} beside it, found {name}={value!r} alone")
 
 
-def processes_for(options: Resolved, sample: object) -> int | None:
-    """Return how many worker processes shall call ``sample``; None for threads.
+def has_processes(options: Resolved, transform: object) -> bool:
+    """Return whether worker processes shall call ``transform``, and not threads.
 
     Raises
     ------
     OptionError
-        If this is a worker process itself.
+        If this is a worker process itself, or the number is too large for processes.
     """
-    processes: int | None = options["processes"] if sample is not None else None
-    if processes is not None and in_worker():
+    if transform is None or options["worker_kind"] == "thread":
+        return False
+    workers = options["workers"]
+    if workers is not None and workers > MAX_PROCESSES:
         raise option_error(
-            f"processes={processes}: this is a worker process, which has imported the script for its function of samples",
+            f'{options.origins["workers"]}: expected at most {MAX_PROCESSES} with worker_kind="process", found {workers}'
+        )
+    if in_worker():
+        raise option_error(
+            'worker_kind="process": this is a worker process, which has imported the script for its function of samples',
             'write what the script does under if __name__ == "__main__", or define the function in a module of its own',
         )
-    return processes
+    return True
 
 
 def prefetch_for(options: Resolved, batch_buffers: int) -> int:

@@ -1,4 +1,4 @@
-"""The program of a worker process: calls ``sample=`` for the samples of requests.
+"""The program of a worker process: calls ``transform=`` for the samples of requests.
 
 It serves its pipes in turn, so that the next request waits here when one is finished. It ends when
 it is told to. A thread ends it when the loader's process has ended, also in the middle of a
@@ -138,9 +138,9 @@ def _without_unsendable(results: list[Any], failure: BaseException | None, array
         except BaseException as error:
             failure = portable(
                 option_error(
-                    f"processes=: what sample= returned cannot be sent to the loader's process: {_last_line(error)}",
-                    "return arrays, numbers, strings, or objects that can be pickled; or use threads=n instead of "
-                    "processes=n",
+                    f'worker_kind="process": what transform= returned cannot be sent to the loader: {_last_line(error)}',
+                    "return arrays, numbers, strings, or objects that can be pickled; or use "
+                    'worker_kind="thread"',
                 )
             )
             return pack((results[:at], failure), arrays=arrays)

@@ -56,11 +56,11 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc]
     def read(self) -> None:
         """Make the loader; collective over the ranks of DLIO."""
         arguments = self._args
-        given = resolve({"order": None, "threads": None, "processes": None}).origins
+        given = resolve({"order": None, "workers": None, "worker_kind": None}).origins
         files = Files(arguments, self.dataset_type)
         sample = _sample_function(files, arguments)
-        threads = (
-            max(1, arguments.read_threads) if sample and not {"threads", "processes"} & set(given) else None
+        workers = (
+            max(1, arguments.read_threads) if sample and not {"workers", "worker_kind"} & set(given) else None
         )
         communicator = DLIOMPI.get_instance().comm()
         self._loader = Loader(
@@ -70,10 +70,10 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc]
             name=f"dlio-{self.dataset_type}",
             seed=_seed(arguments, communicator),
             world=World(rank=arguments.my_rank, size=arguments.comm_size, comm=communicator),
-            epochs=self._epochs() if arguments.seed_change_epoch else 1,
+            expected_epochs=self._epochs() if arguments.seed_change_epoch else 1,
             last_batch="drop",
-            sample=sample,
-            threads=threads,
+            transform=sample,
+            workers=workers,
             collate="list" if sample else None,
         )
         files.check(self._loader.config.data.samples)

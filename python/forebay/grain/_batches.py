@@ -100,7 +100,7 @@ def dataset(
     """Return a ``grain.IterDataset`` of batches.
 
     Each iterator delivers one epoch, the next one the next epoch. It delivers batches: do not call
-    its ``batch``, and shuffle by ``order=``.
+    its ``batch_transform``, and shuffle by ``order=``.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ def dataset(
     Returns
     -------
     BatchDataset
-        Its elements are dictionaries of numpy arrays, or what ``sample`` and ``batch`` return. Its
-        iterators have ``get_state`` and ``set_state``.
+        Its elements are dictionaries of numpy arrays, or what ``transform`` and ``batch_transform``
+        return. Its iterators have ``get_state`` and ``set_state``.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Batches for TensorFlow and Keras.
 
-    model.fit(forebay.tensorflow.dataset("train-*.tfrecord", 256, sample=decode, threads=8))
+    model.fit(forebay.tensorflow.dataset("train-*.tfrecord", 256, transform=decode, workers=8))
 
 :func:`dataset` makes a ``tf.data.Dataset`` of batches, :func:`loader` an iterable of eager tensors
 with less overhead, for training loops of one's own. :class:`Backup` saves a Keras model together

@@ -73,7 +73,7 @@ def dataset(
     """Return a ``tf.data.Dataset`` of batches.
 
     Each iteration delivers one epoch, the next iteration the next one. It delivers batches: do not
-    call its ``batch``, and shuffle by ``order=``.
+    call its ``batch_transform``, and shuffle by ``order=``.
 
     Parameters
     ----------
@@ -88,16 +88,16 @@ def dataset(
         Whether an element is a pair: the batch, and its epoch and step as a tensor of two int64,
         for :meth:`forebay.Loader.state_at`. Default False.
     element_spec : tree of tf.TensorSpec and tf.RaggedTensorSpec, optional
-        What a batch looks like. By default as the first sample does, for which ``sample`` and
-        ``batch`` are called once. Give it where shapes vary from batch to batch.
+        What a batch looks like. By default as the first sample does, for which ``transform`` and
+        ``batch_transform`` are called once. Give it where shapes vary from batch to batch.
     **options
         Options of :class:`forebay.Loader`.
 
     Returns
     -------
     tf.data.Dataset
-        Dictionaries of tensors, or what ``sample`` and ``batch`` return as tensors: tuples
-        ``(x, y)`` for Keras. Lists of bytes and fields of ``uint8`` whose length varies are
+        Dictionaries of tensors, or what ``transform`` and ``batch_transform`` return as tensors:
+        tuples ``(x, y)`` for Keras. Lists of bytes and fields of ``uint8`` whose length varies are
         ``tf.string``, other ones ``tf.RaggedTensor``.
 
     Raises

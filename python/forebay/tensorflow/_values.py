@@ -56,7 +56,7 @@ def no_tensor(path: Path, value: object) -> OptionError:
         found = f"an object of type {type(value).__name__}"
     return option_error(
         f"forebay.tensorflow: {where(path)}: expected arrays of numbers, strings or bytes, found {found}",
-        "convert it with sample= or batch=, or leave the field out: forebay.open(fields=)",
+        "convert it with transform= or batch_transform=, or leave the field out: forebay.open(fields=)",
     )
 
 

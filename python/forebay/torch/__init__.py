@@ -2,7 +2,7 @@
 
     import forebay.torch
 
-    for images, labels in forebay.torch.loader("train", 256, sample=decode, threads=8):
+    for images, labels in forebay.torch.loader("train", 256, transform=decode, workers=8):
         ...
 
 :func:`loader` delivers the batches of a :class:`forebay.Loader` as tensors, on a device if asked.

@@ -87,7 +87,7 @@ class BatchDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
             raise option_error(
                 "forebay.torch.dataset: cannot be iterated in a worker of a DataLoader",
                 "DataLoader(dataset, batch_size=None, num_workers=0); "
-                "the loader has threads of its own: sample=, threads=, prefetch=",
+                "the loader has threads of its own: transform=, workers=, prefetch=",
             )
         caller = sys._getframe(1).f_locals.get("self")
         if getattr(caller, "auto_collation", False) is True:

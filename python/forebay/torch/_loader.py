@@ -31,7 +31,7 @@ _living: weakref.WeakSet[TensorLoader] = weakref.WeakSet()
 
 
 class TensorSettings(LoaderSettings, total=False):
-    """The options of :func:`loader` but ``sample`` and ``batch``, for type checkers."""
+    """The options of :func:`loader` but its two functions, for type checkers."""
 
     device: Any
     pin_memory: bool | None
@@ -41,8 +41,8 @@ class TensorSettings(LoaderSettings, total=False):
 class TensorOptions(TensorSettings, total=False):
     """The options of :func:`loader`, by name, for type checkers."""
 
-    sample: Callable[..., Any] | None
-    batch: Callable[[Any], Any] | None
+    transform: Callable[..., Any] | None
+    batch_transform: Callable[[Any], Any] | None
 
 
 @overload
@@ -50,8 +50,8 @@ def loader(
     source: Loader[Batch] | Dataset | PathLike | Sequence[PathLike],
     batch_size: int | None = None,
     *,
-    sample: None = None,
-    batch: None = None,
+    transform: None = None,
+    batch_transform: None = None,
     **options: Unpack[TensorSettings],
 ) -> TensorLoader[TensorBatch]: ...
 

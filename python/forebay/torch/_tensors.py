@@ -191,5 +191,5 @@ def _hint(array: Array) -> str:
     if array.dtype.kind in _NEAREST:
         return f'convert it: dtypes={{"{array.dtype}": torch.{_WANTED[array.dtype.kind]}}}'
     if array.dtype.names:
-        return "return its fields one by one from sample= or batch=: {name: array[name] for name in array.dtype.names}"
-    return 'return arrays of numbers from sample= or batch=; collate="list" keeps any objects'
+        return "return fields one by one from transform= or batch_transform=: {name: array[name] for name in array.dtype.names}"
+    return 'return arrays of numbers from transform= or batch_transform=; collate="list" keeps any objects'

@@ -51,7 +51,7 @@ class Rank:
         options = wanted["options"]
         if "strategy" in options:
             options["strategy"] = forebay_lab.strategy(options["strategy"])
-        with forebay.Loader(dataset, world=world, memory="32MiB", **options) as loader:
+        with forebay.Loader(dataset, world=world, node_memory="32MiB", **options) as loader:
             self.reach("made")
             for _ in range(wanted["epochs"]):
                 for step, _ in enumerate(loader):

@@ -27,7 +27,7 @@ def deliver(
     dataset = forebay.open(path, **opening)
     found = []
     with forebay.Loader(
-        dataset, world=forebay.World(**nodes.with_comm(dict(world))), memory=MEMORY, **options
+        dataset, world=forebay.World(**nodes.with_comm(dict(world))), node_memory=MEMORY, **options
     ) as loader:
         for batch in loader:
             for slot, number in enumerate(batch.indices):
@@ -39,7 +39,7 @@ def everything(
     pool: Pool, path: str, opening: Mapping[str, Any], ranks: int, order: str
 ) -> dict[int, Sample]:
     """Return the fields of every sample as that many ranks get them, each exactly once."""
-    options = {"batch_size": 7, "order": order, "last_batch": "partial", "epochs": 1}
+    options = {"batch_size": 7, "order": order, "last_batch": "partial", "expected_epochs": 1}
     shares = pool.run(ranks, deliver, path=path, opening=opening, options=options)
     samples = {}
     for number, sample in (one for share in shares for one in share):

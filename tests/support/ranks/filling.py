@@ -16,7 +16,7 @@ import forebay
 def made(path: str, record_bytes: int, levels: list[str], **options: Any) -> forebay.Loader:
     dataset = forebay.open(path, format="raw", record_bytes=record_bytes)
     strategy = forebay.Strategy(access="pread")
-    return forebay.Loader(dataset, 12, memory="128MiB", strategy=strategy, tiers=levels, **options)
+    return forebay.Loader(dataset, 12, node_memory="128MiB", strategy=strategy, tiers=levels, **options)
 
 
 def read_epoch(loader: forebay.Loader, expected: np.ndarray, pipe: Connection | None = None) -> None:

@@ -41,7 +41,7 @@ def deliver(
 
     With ``stop``, break off after that many steps and return the state of the last batch consumed.
     """
-    with work.make(path, world, {**options, "sample": digest}) as loader:
+    with work.make(path, world, {**options, "transform": digest}) as loader:
         if state is not None:
             loader.load_state_dict(state)
         found: list[list[tuple[int, int, tuple[float, ...]]]] = []

@@ -40,7 +40,7 @@ def records(path: str) -> list[bytes]:
 
 def make(path: str | forebay.Dataset, world: Mapping[str, Any], options: Mapping[str, Any]) -> forebay.Loader:
     """Make a loader from arguments of Group and Strategy; ``given`` seeds an explicit order."""
-    options = {"memory": MEMORY, **options}
+    options = {"node_memory": MEMORY, **options}
     if (group := options.pop("group", None)) is not None:
         options["order"] = forebay.Group(**group)
     if isinstance(strategy := options.get("strategy"), str | dict):
@@ -126,7 +126,7 @@ def samples(
     opening: Mapping[str, Any] | None = None,
 ) -> list[tuple[list[int], dict[str, list[bytes]]]]:
     """Iterate an epoch of any format; return each step's ids and its samples' bytes, by field."""
-    with make(forebay.open(path, **(opening or {})), world, {"epochs": 1, **options}) as loader:
+    with make(forebay.open(path, **(opening or {})), world, {"expected_epochs": 1, **options}) as loader:
         return [
             (
                 [int(number) for number in batch.indices],
@@ -391,9 +391,9 @@ def crossed(
     said: list[str] = []
     with (
         warnings.catch_warnings(record=True) as caught,
-        make(path, world, {**options, "name": "a", "memory": "9MiB"}) as first,
+        make(path, world, {**options, "name": "a", "node_memory": "9MiB"}) as first,
         # They share the larger of their budgets.
-        make(path, world, {**options, "name": "b", "memory": "18MiB"}) as second,
+        make(path, world, {**options, "name": "b", "node_memory": "18MiB"}) as second,
     ):
         warnings.simplefilter("always")
         iterations = [iter(first), iter(second)]

@@ -1,9 +1,9 @@
 //! The memory ledger: how much of the job's memory each loader holds that this process leads.
 //!
-//! The loaders of a job share `memory=` per node. The leader of a node is the same process for all
-//! loaders of a job, so a table in that process is sufficient; its decisions reach all ranks with
-//! the other settings. A loader of a single rank is a job of its own, but all such loaders of a
-//! process share one budget, under one owner.
+//! The loaders of a job share `node_memory=` per node. The leader of a node is the same process
+//! for all loaders of a job, so a table in that process is sufficient; its decisions reach all
+//! ranks with the other settings. A loader of a single rank is a job of its own, but all such
+//! loaders of a process share one budget, under one owner.
 //!
 //! A loader *reserves* its region when it is created: no other loader gets this memory, so all
 //! loaders with a reservation can be iterated at the same time. Untouched memory costs nothing. So

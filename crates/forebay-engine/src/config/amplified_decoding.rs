@@ -14,7 +14,7 @@ pub(crate) fn warning(settings: &Settings, data: &DataFacts, order: OrderKind) -
     Some(format!(
         "order {} decodes about {amplification:.0} samples for each one that it delivers: up to {} samples are decoded \
          together (a row group, batch or chunk of the files), and {:.0} of {:.0} MiB of decoded data have room in memory\n\
-         hint: order=\"group\", the default, decodes each about once per epoch; or give memory=, or write the files with \
+         hint: order=\"group\", the default, decodes each about once per epoch; or give node_memory=, or write the files with \
          fewer samples per row group or chunk (docs/troubleshooting.md)",
         order.name(),
         data.unit_samples,

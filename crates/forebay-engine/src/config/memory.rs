@@ -20,7 +20,7 @@ use crate::error::Error;
 pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Error> {
     let owner = options.budget_owner();
     let facts = MemoryFacts {
-        asked_bytes: options.memory_bytes,
+        requested_bytes: options.node_memory_bytes,
         default_bytes: host::default_memory_bytes(),
         free_bytes: host::available_bytes(),
         address_left_bytes: address_left,
@@ -29,7 +29,7 @@ pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Er
     let mut budget = config::budget(&facts).map_err(|bound| asked_too_much(&facts, bound))?;
     // Several ranks would have to agree on which loader is idle. An explicit size is not changed.
     if options.size == 1 && budget.is_default {
-        budget.lendable_bytes = budget.asked_bytes.saturating_sub(memory_ledger::fixed_bytes(owner));
+        budget.lendable_bytes = budget.requested_bytes.saturating_sub(memory_ledger::fixed_bytes(owner));
     }
     Ok(budget)
 }
@@ -68,11 +68,11 @@ fn asked_too_much(facts: &MemoryFacts, bound: MemoryBound) -> Error {
     let (why, hint) = describe_bound(bound);
     Error::Memory {
         message: format!(
-            "memory={} bytes, but this job may use only {} bytes more on this node: {why}",
-            facts.asked_bytes.unwrap_or(0),
+            "node_memory={} bytes, but this job may use only {} bytes more on this node: {why}",
+            facts.requested_bytes.unwrap_or(0),
             bound.bytes(),
         ),
-        hint: format!("{hint}, or give memory= less"),
+        hint: format!("{hint}, or give node_memory= less"),
     }
 }
 
@@ -82,12 +82,12 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: OrderKind, lea
         0 => String::new(),
         held => format!(", of which other loaders, retained data and copy buffers hold {held},"),
     };
-    let memory = if budget.is_default { "the default memory of " } else { "memory=" };
+    let memory = if budget.is_default { "the default memory of " } else { "node_memory=" };
     let message = format!(
         "{memory}{} bytes{held} is too little for {} rank(s) of this node with batches of {} in the \
          order {kind}: \
          the least that works is {} bytes ({} for batch buffers, {} for staging blocks)",
-        budget.asked_bytes,
+        budget.requested_bytes,
         options.local_ranks.len(),
         options.batch_size,
         least.minimum_bytes,
@@ -98,7 +98,7 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: OrderKind, lea
     let sufficient = budget.held_bytes + least.minimum_bytes;
     // Others that were given more as well would hold more.
     let alone = if budget.held_bytes > 0 { " to this loader alone" } else { "" };
-    let give = format!("give memory=\"{}MiB\"{alone}, or ", sufficient.div_ceil(MIB));
+    let give = format!("give node_memory=\"{}MiB\"{alone}, or ", sufficient.div_ceil(MIB));
     let is_beyond = sufficient.next_multiple_of(MIB) > budget.bound.bytes();
     if is_beyond || budget.is_cut {
         let (bound, hint) = describe_bound(budget.bound);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_message_names_the_limit_and_the_way_to_raise_it() {
         let facts = MemoryFacts {
-            asked_bytes: Some(2000 * MIB),
+            requested_bytes: Some(2000 * MIB),
             default_bytes: 2560 * MIB,
             free_bytes: 8192 * MIB,
             address_left_bytes: Some(1536 * MIB),
@@ -127,7 +127,7 @@ mod tests {
         let error = asked_too_much(&facts, config::budget(&facts).unwrap_err());
         assert!(matches!(error, Error::Memory { .. }) && error.to_string().contains("RLIMIT_AS"), "{error}");
         assert!(error.hint().is_some_and(|hint| hint.contains("ulimit -v")));
-        let facts = MemoryFacts { asked_bytes: Some(9000 * MIB), address_left_bytes: None, ..facts };
+        let facts = MemoryFacts { requested_bytes: Some(9000 * MIB), address_left_bytes: None, ..facts };
         let error = asked_too_much(&facts, config::budget(&facts).unwrap_err());
         assert!(matches!(error, Error::Memory { .. }) && !error.to_string().contains("RLIMIT_AS"), "{error}");
     }

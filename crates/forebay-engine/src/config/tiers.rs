@@ -142,7 +142,7 @@ pub(crate) fn decide(
         own_chunks: own_chunks.as_ref().map(ChunkSet::len),
         has_sample_files: files.are_of_samples(),
         levels: &tier_levels,
-        epochs: options.epochs,
+        epochs: options.expected_epochs,
         source_in_memory,
         buffer_bytes,
         key: key(&sources),

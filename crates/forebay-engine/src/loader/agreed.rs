@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_the_leader_cannot_decide_is_its_own_error() {
-        let small = OneRank::new(|values| values["memory_bytes"] = 1.into());
+        let small = OneRank::new(|values| values["node_memory_bytes"] = 1.into());
         let error = small.agreed().err().unwrap();
         assert!(matches!(error, Error::Options { .. }) && error.to_string().contains("the least"), "{error}");
         let walk = OneRank::new(|values| {

@@ -85,7 +85,7 @@ impl Engine {
                 held_bytes.div_ceil(MIB),
                 names.join(", "),
             ),
-            hint: "end their iterations, close loaders, or give memory= more to the first one".into(),
+            hint: "end their iterations, close loaders, or give node_memory= more to the first one".into(),
         })
     }
 }

@@ -126,7 +126,7 @@ pub(crate) fn lead(
     let kept_bytes = settings.kept_unit_bytes * options.local_ranks.len() as u64;
     let total = settings.region_bytes + kept_bytes;
     let (owner, name) = (options.budget_owner(), &options.name);
-    let loan = memory_ledger::take(owner, name, total, budget.asked_bytes, !settings.on_loan);
+    let loan = memory_ledger::take(owner, name, total, budget.requested_bytes, !settings.on_loan);
     let region = host::sealed_memfd("forebay-region", settings.region_bytes as usize)?;
     let mut fds = vec![region, host::sealed_copy("forebay-index", &found.bytes)?];
     fds.extend(held.share);
@@ -283,7 +283,7 @@ impl Leading<'_> {
         let choice = residents::choose(&question, &config::plain_order(options, index)?, caller)?;
         if budget.is_default {
             // The windows follow from the entropy, not from the default.
-            budget.asked_bytes = budget.asked_bytes.max(choice.memory_bytes);
+            budget.requested_bytes = budget.requested_bytes.max(choice.memory_bytes);
         }
         Ok(Some(choice))
     }

@@ -195,7 +195,7 @@ impl Engine {
             TokenThreads::start(client, &region, links)
         });
         let token_threads = token_threads.transpose().map_err(Error::threads("a thread for read tokens"))?;
-        let epochs = options.epochs.unwrap_or(0);
+        let epochs = options.expected_epochs.unwrap_or(0);
         let decoded = DecodedUnits::new(settings.kept_unit_bytes);
         let context = Arc::new(Context {
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),

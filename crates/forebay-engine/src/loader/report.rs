@@ -132,7 +132,7 @@ impl Engine {
                 "global_batch": order.global_batch(),
                 "last_batch": order.spec().last_batch.name(),
                 "ends": ends(order),
-                "epochs": context.options.epochs,
+                "expected_epochs": context.options.expected_epochs,
                 "lanes": order.lanes(),
                 "allowed_ranks": order.allowed_ranks(),
                 "group_samples": group_samples,
@@ -161,7 +161,7 @@ impl Engine {
                 "decode_amplification": settings.decode_amplification,
             },
             "memory": {
-                "asked_bytes": budget.asked_bytes,
+                "requested_bytes": budget.requested_bytes,
                 "is_default": budget.is_default,
                 "bound": bound_name(budget.bound),
                 "bound_bytes": budget.bound.bytes(),

@@ -126,7 +126,7 @@ impl Context {
     /// First step that is not needed, as far as known, where a requested epoch ends at `end`
     /// ([`wanted_end`]).
     pub(crate) fn wanted_end(&self, end: u64) -> u64 {
-        wanted_end(self.options.epochs, self.order.steps_per_epoch(), end)
+        wanted_end(self.options.expected_epochs, self.order.steps_per_epoch(), end)
     }
 
     /// Whether the order of an epoch is known: one that the user gives may still be missing.

@@ -183,10 +183,10 @@ fn no_window(question: &ResidentQuestion<'_>, facts: &WindowFacts<'_>, refused: 
             let needed = memory_for(window);
             Error::Options {
                 message: format!(
-                    "order {KIND}: a window of {window} units needs memory={needed} bytes on this node; the memory of \
+                    "order {KIND}: a window of {window} units needs node_memory={needed} bytes on this node; the memory of \
                      the job's nodes has room {works}"
                 ),
-                hint: format!("give memory=\"{}MiB\", or a smaller window", needed.div_ceil(MIB)),
+                hint: format!("give node_memory=\"{}MiB\", or a smaller window", needed.div_ceil(MIB)),
             }
         }
         NoWindow::OutOfReach { error, least, longest } => {
@@ -194,7 +194,7 @@ fn no_window(question: &ResidentQuestion<'_>, facts: &WindowFacts<'_>, refused: 
                 "; longer windows leave less memory to resident units, or find none".to_owned()
             } else {
                 format!(
-                    "; memory= has room for a window of {longest} units, up to {} MiB on this node",
+                    "; node_memory= has room for a window of {longest} units, up to {} MiB on this node",
                     streams.window_bytes(longest, own_node).div_ceil(MIB)
                 )
             };
@@ -205,7 +205,7 @@ fn no_window(question: &ResidentQuestion<'_>, facts: &WindowFacts<'_>, refused: 
                 Some(window) if !budget.is_default => {
                     let needed = memory_for(window).div_ceil(MIB);
                     format!(
-                        "give memory=\"{needed}MiB\" on each node, or one of these; order=\"shuffle\" has an entropy of 1"
+                        "give node_memory=\"{needed}MiB\" on each node, or one of these; order=\"shuffle\" has an entropy of 1"
                     )
                 }
                 _ => "give one of these, nodes with more memory, or more of it by store=; order=\"shuffle\" has an \

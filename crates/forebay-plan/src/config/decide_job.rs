@@ -144,7 +144,7 @@ mod tests {
             lanes: None,
         });
         let budget = Budget {
-            asked_bytes: left_bytes,
+            requested_bytes: left_bytes,
             is_default: true,
             held_bytes: 0,
             lendable_bytes: 0,

@@ -1,9 +1,9 @@
 //! How much memory a loader may use on its node.
 //!
-//! The budget is `memory=` or the default, less the memory that other loaders of the job hold. The
-//! control group and the free memory bound it. So does `RLIMIT_AS`: each rank maps the region, so
-//! the rank with the least address space left decides. Of that the default takes up to half, and a
-//! mapping of the data set up to a quarter. The rest is for thread stacks, the script, and the
+//! The budget is `node_memory=` or the default, less the memory that other loaders of the job hold.
+//! The control group and the free memory bound it. So does `RLIMIT_AS`: each rank maps the region,
+//! so the rank with the least address space left decides. Of that the default takes up to half, and
+//! a mapping of the data set up to a quarter. The rest is for thread stacks, the script, and the
 //! allocator's arenas, which reserve 64 MiB per thread if possible.
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ const MAPPED_ADDRESS_PART: u64 = 4;
 /// Facts of the memory of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryFacts {
-    /// Value of `memory=` \[bytes\].
-    pub asked_bytes: Option<u64>,
+    /// Value of `node_memory=` \[bytes\].
+    pub requested_bytes: Option<u64>,
     /// Default memory of a loader \[bytes\].
     pub default_bytes: u64,
     /// Free memory for this job on the node \[bytes\].
@@ -52,7 +52,7 @@ impl MemoryBound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// The requested or default memory \[bytes\].
-    pub asked_bytes: u64,
+    pub requested_bytes: u64,
     /// Whether it is the default.
     pub is_default: bool,
     /// Part of it that other loaders and retained values hold \[bytes\].
@@ -60,7 +60,7 @@ pub struct Budget {
     /// What a loader may take on loan if the rest is too little: all but memory that is never
     /// released \[bytes\].
     pub lendable_bytes: u64,
-    /// Its bound, which also limits `memory=`.
+    /// Its bound, which also limits `node_memory=`.
     pub bound: MemoryBound,
     /// Whether the default is less than it would be without a limit of this process or group.
     pub is_cut: bool,
@@ -72,7 +72,7 @@ impl Budget {
     /// Memory that is left for this loader \[bytes\]; 0 if others hold more than its request.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
-        self.asked_bytes.saturating_sub(self.held_bytes)
+        self.requested_bytes.saturating_sub(self.held_bytes)
     }
 
     /// What is left beside `bytes` more that are held.
@@ -88,23 +88,23 @@ impl Budget {
 /// # Errors
 /// The bound, if the request exceeds it.
 pub fn budget(facts: &MemoryFacts) -> Result<Budget, MemoryBound> {
-    let MemoryFacts { asked_bytes, default_bytes, free_bytes, address_left_bytes, held_bytes } = *facts;
+    let MemoryFacts { requested_bytes, default_bytes, free_bytes, address_left_bytes, held_bytes } = *facts;
     let bound = match address_left_bytes {
         Some(left) if left < free_bytes => MemoryBound::AddressSpace(left),
         _ => MemoryBound::Free(free_bytes),
     };
     let of_address = address_left_bytes.map_or(u64::MAX, |left| left / DEFAULT_ADDRESS_PART);
-    if asked_bytes.is_some_and(|asked| asked > bound.bytes()) {
+    if requested_bytes.is_some_and(|asked| asked > bound.bytes()) {
         return Err(bound);
     }
     Ok(Budget {
-        asked_bytes: asked_bytes.unwrap_or(default_bytes.min(free_bytes).min(of_address)),
-        is_default: asked_bytes.is_none(),
+        requested_bytes: requested_bytes.unwrap_or(default_bytes.min(free_bytes).min(of_address)),
+        is_default: requested_bytes.is_none(),
         held_bytes,
         lendable_bytes: 0,
         bound,
-        is_cut: asked_bytes.is_none() && free_bytes.min(of_address) < default_bytes,
-        is_half_of_address_space: asked_bytes.is_none() && of_address < default_bytes.min(free_bytes),
+        is_cut: requested_bytes.is_none() && free_bytes.min(of_address) < default_bytes,
+        is_half_of_address_space: requested_bytes.is_none() && of_address < default_bytes.min(free_bytes),
     })
 }
 
@@ -122,7 +122,7 @@ mod tests {
 
     fn facts(asked_mib: Option<u64>, address_mib: Option<u64>) -> MemoryFacts {
         MemoryFacts {
-            asked_bytes: asked_mib.map(|mib| mib * MIB),
+            requested_bytes: asked_mib.map(|mib| mib * MIB),
             default_bytes: 2560 * MIB,
             free_bytes: 8192 * MIB,
             address_left_bytes: address_mib.map(|mib| mib * MIB),
@@ -144,7 +144,7 @@ mod tests {
             (Some(9000), None, Err(free)),
         ] {
             let found = budget(&facts(asked, left));
-            let found = found.map(|one| (one.asked_bytes / MIB, one.bound, one.is_half_of_address_space));
+            let found = found.map(|one| (one.requested_bytes / MIB, one.bound, one.is_half_of_address_space));
             assert_eq!(found, expected, "{asked:?} of {left:?}");
         }
     }

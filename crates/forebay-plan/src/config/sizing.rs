@@ -278,7 +278,7 @@ mod tests {
 
     fn budget(left_mib: u64) -> Budget {
         Budget {
-            asked_bytes: left_mib * MIB,
+            requested_bytes: left_mib * MIB,
             is_default: true,
             held_bytes: 0,
             lendable_bytes: 0,
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(buffers(&budget(4096)), 18);
         let least = decided(&decoding, GROUP, false, &budget(1)).unwrap_err().minimum_bytes;
         let found: Vec<usize> = (0..40)
-            .map(|more| buffers(&Budget { asked_bytes: least + more * 8 * MIB, ..budget(0) }))
+            .map(|more| buffers(&Budget { requested_bytes: least + more * 8 * MIB, ..budget(0) }))
             .collect();
         assert!(found.is_sorted() && found.iter().any(|buffers| (3..18).contains(buffers)), "{found:?}");
     }
@@ -376,7 +376,7 @@ mod tests {
         ] {
             let least = decided(&options, kind, false, &budget(1)).unwrap_err();
             assert!(least.buffer_bytes + least.staging_bytes < least.minimum_bytes);
-            let exact = |bytes| Budget { asked_bytes: bytes, ..budget(0) };
+            let exact = |bytes| Budget { requested_bytes: bytes, ..budget(0) };
             let settings = decided(&options, kind, false, &exact(least.minimum_bytes)).unwrap();
             assert!(settings.region_bytes <= least.minimum_bytes, "{kind}: {settings:?}");
             assert_eq!(settings.region.buffers, options.batch_buffers.unwrap_or(2) as usize);

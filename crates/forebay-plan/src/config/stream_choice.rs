@@ -122,18 +122,18 @@ impl WindowFacts<'_> {
     }
 }
 
-/// Memory of a node: `asked_bytes` that the user gave for resident units, or a part of the
+/// Memory of a node: `requested_bytes` that the user gave for resident units, or a part of the
 /// `free_bytes`; `left_bytes` of the loader's budget for windows. The node's share takes
 /// `owned_bytes`. `None` where the user gave more than is free.
 #[must_use]
 pub fn stream_node_memory(
-    asked_bytes: Option<u64>,
+    requested_bytes: Option<u64>,
     owned_bytes: u64,
     free_bytes: u64,
     left_bytes: u64,
     is_default_budget: bool,
 ) -> Option<NodeMemory> {
-    let Some(asked) = asked_bytes else {
+    let Some(asked) = requested_bytes else {
         let resident_bytes = free_bytes / MEMORY_SHARE;
         return Some(NodeMemory { resident_bytes, staging_bytes: left_bytes, divides: is_default_budget });
     };

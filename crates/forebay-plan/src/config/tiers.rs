@@ -244,7 +244,7 @@ mod tests {
             memory_bytes: 64 << 30,
         };
         let budget = Budget {
-            asked_bytes: 1024 * MIB,
+            requested_bytes: 1024 * MIB,
             is_default: true,
             held_bytes: 0,
             lendable_bytes: 0,

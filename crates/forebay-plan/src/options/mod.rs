@@ -74,10 +74,10 @@ pub struct LoaderOptions {
     pub last_batch: LastBatch,
     /// Number of epochs, counted from the first; nothing is read ahead beyond them.
     #[serde(default)]
-    pub epochs: Option<u64>,
+    pub expected_epochs: Option<u64>,
     /// Memory per node \[bytes\].
     #[serde(default)]
-    pub memory_bytes: Option<u64>,
+    pub node_memory_bytes: Option<u64>,
     /// How samples get from storage into batches.
     #[serde(default)]
     pub strategy: StrategyChoice,

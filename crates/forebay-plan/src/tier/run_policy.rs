@@ -48,10 +48,10 @@ impl Fetch {
     }
 
     /// Whether `bytes` may be read that no program has read, or that have left the memory: beside
-    /// `fetched_bytes` before, and `asked_bytes` that programs asked for.
+    /// `fetched_bytes` before, and `requested_bytes` that programs asked for.
     #[must_use]
-    pub fn may_read(self, bytes: u64, fetched_bytes: u64, asked_bytes: u64) -> bool {
-        self != Self::None && fetched_bytes + bytes <= asked_bytes / FETCHED_SHARE
+    pub fn may_read(self, bytes: u64, fetched_bytes: u64, requested_bytes: u64) -> bool {
+        self != Self::None && fetched_bytes + bytes <= requested_bytes / FETCHED_SHARE
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_daemon_reads_a_twentieth_of_what_programs_asked_for() {
-        for (fetch, bytes, fetched_bytes, asked_bytes, expected) in [
+        for (fetch, bytes, fetched_bytes, requested_bytes, expected) in [
             (Fetch::Follow, 5, 0, 100, true),
             (Fetch::Follow, 6, 0, 100, false),
             (Fetch::Follow, 3, 2, 100, true),
@@ -91,8 +91,8 @@ mod tests {
             (Fetch::Whole, 6, 0, 100, false),
             (Fetch::None, 0, 0, 100, false),
         ] {
-            let found = fetch.may_read(bytes, fetched_bytes, asked_bytes);
-            assert_eq!(found, expected, "{fetch:?}, {bytes} beside {fetched_bytes} of {asked_bytes}");
+            let found = fetch.may_read(bytes, fetched_bytes, requested_bytes);
+            assert_eq!(found, expected, "{fetch:?}, {bytes} beside {fetched_bytes} of {requested_bytes}");
         }
     }
 

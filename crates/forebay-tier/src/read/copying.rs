@@ -72,7 +72,7 @@ struct Segment {
 }
 
 impl Segment {
-    fn asked_bytes(&self) -> u64 {
+    fn requested_bytes(&self) -> u64 {
         self.run.bytes.end - self.run.bytes.start
     }
 
@@ -271,7 +271,7 @@ impl TieredFiles {
                 {
                     run.push(next);
                 }
-                let length: u64 = run.iter().map(Segment::asked_bytes).sum();
+                let length: u64 = run.iter().map(Segment::requested_bytes).sum();
                 let read_bytes: u64 =
                     run.iter().map(|segment| segment.read().end - segment.read().start).sum();
                 let is_widened = is_widened(run.iter().map(|segment| segment.run.read), read_bytes);
@@ -293,7 +293,7 @@ impl TieredFiles {
                     if !is_widened {
                         let mut place = (at - transfer.offset) as usize;
                         for segment in run {
-                            let end = place + segment.asked_bytes() as usize;
+                            let end = place + segment.requested_bytes() as usize;
                             let landed = self.landing(copies, attached, segment, number, place..end, how);
                             landing.extend(landed);
                             place = end;

@@ -54,7 +54,7 @@ class Engine:
             order=order,
             seed=place.seed,
             strategy=forebay_lab.strategy(strategy),
-            epochs=epochs,
+            expected_epochs=epochs,
             last_batch="fill",
             world=world,
             name="bench",

@@ -51,8 +51,8 @@ class _Epochs:
             self._dataset(),
             place.batch,
             world=world,
-            epochs=1,
-            memory="1GiB",
+            expected_epochs=1,
+            node_memory="1GiB",
             last_batch="partial",
             **self._options(),
         )
@@ -81,7 +81,7 @@ class Records(_Epochs):
 
 
 class Jpeg(_Epochs):
-    """Decoded by a function in threads (``sample=``), or by the engine (``decode=``)."""
+    """Decoded by a function in threads (``transform=``), or by the engine (``decode=``)."""
 
     def _dataset(self) -> Any:
         if self._place.settings["function"] != "engine":
@@ -97,7 +97,7 @@ class Jpeg(_Epochs):
         def sample(fields: Any, rng: np.random.Generator) -> np.ndarray:
             return function(fields["jpg"].tobytes(), rng)
 
-        return {"sample": sample, "threads": self._place.settings["threads"]}
+        return {"transform": sample, "workers": self._place.settings["threads"]}
 
     def _array(self, batch: Any) -> Any:
         return as_array(batch if isinstance(batch, np.ndarray) else batch["jpg"])

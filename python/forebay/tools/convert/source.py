@@ -124,7 +124,7 @@ class DatasetSource:
             batch_size,
             order=order,
             last_batch="partial",
-            epochs=1,
+            expected_epochs=1,
             world="single",
             # Whatever the environment says: a bad sample is never replaced by another one.
             bad_samples="raise",

@@ -39,7 +39,7 @@ pub(super) struct Counts {
     pub(super) copied_bytes: AtomicU64,
     pub(super) followed_bytes: AtomicU64,
     pub(super) fetched_bytes: AtomicU64,
-    pub(super) asked_bytes: AtomicU64,
+    pub(super) requested_bytes: AtomicU64,
     pub(super) waiting_files: AtomicU64,
     pub(super) copying_files: AtomicU64,
     pub(super) compared_files: AtomicU64,
@@ -111,7 +111,7 @@ impl RunShared {
 
     /// Notes a file that programs opened, and that is to be copied.
     pub(super) fn note_asked(&self, file: FileKey, bytes: u64, path: &Path) {
-        self.counts.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counts.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut asked = lock(&self.asked);
         asked.files.insert(file);
         if asked.largest.as_ref().is_none_or(|(largest, _)| *largest < bytes) {
@@ -218,7 +218,7 @@ impl RunShared {
             "copied_bytes": get(&self.counts.copied_bytes),
             "followed_bytes": get(&self.counts.followed_bytes),
             "fetched_bytes": get(&self.counts.fetched_bytes),
-            "asked_bytes": get(&self.counts.asked_bytes),
+            "requested_bytes": get(&self.counts.requested_bytes),
             "asked_files": asked.files.len(),
             "largest_asked": largest,
             "not_copied": not_copied,

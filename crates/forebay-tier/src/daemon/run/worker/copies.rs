@@ -206,7 +206,7 @@ impl Worker {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let served: u64 =
             (0..self.levels.len()).map(|level| self.shared.total(Counter::OpenedBytes(level as u8))).sum();
-        let asked = get(&self.shared.counts.asked_bytes) + served;
+        let asked = get(&self.shared.counts.requested_bytes) + served;
         self.shared.options.fetch.may_read(bytes, get(&self.shared.counts.fetched_bytes), asked)
     }
 
