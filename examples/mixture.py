@@ -1,4 +1,4 @@
-"""Mix two data sets of tokens in fixed proportions, stop, and continue with the next batch.
+"""Mix two datasets of tokens in fixed proportions, stop, and continue with the next batch.
 
 python examples/mixture.py
 """

@@ -3,7 +3,7 @@
     pip install 'forebay[mpi]'
     mpiexec --oversubscribe -n 4 python -m mpi4py examples/mpi_ranks.py
 
-The loader finds out by itself which ranks there are. mpi4py is here to make the data set once and
+The loader finds out by itself which ranks there are. mpi4py is here to make the dataset once and
 to compare what the ranks got.
 """
 

@@ -18,7 +18,7 @@ SAMPLES, BATCH, EPOCHS = 10_000, 256, 2
 
 
 def main() -> None:
-    """Write a data set, iterate it, print what the loader did."""
+    """Write a dataset, iterate it, print what the loader did."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.npz"
         images = np.random.default_rng(0).random((SAMPLES, 3, 32, 32), "float32")

@@ -50,7 +50,7 @@ def train(config: dict[str, Any]) -> None:
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.item())
-                # Which samples this worker got: all of them together are the data set.
+                # Which samples this worker got: all of them together are the dataset.
                 with Path(config["seen"], f"{epoch}-{world.rank}").open("a") as seen:
                     seen.writelines(f"{number}\n" for number in batch.indices)
                 steps += 1

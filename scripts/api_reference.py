@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/api.md"
 
 SECTIONS = {
-    "Data sets and loaders": ("open", "manifest", "Dataset", "ManifestDataset", "Loader"),
+    "Datasets and loaders": ("open", "manifest", "Dataset", "ManifestDataset", "Loader"),
     "Decoders": ("image", "array", "Decoder"),
     "Tokens": ("tokens", "TokenDataset"),
     "Mixtures": ("mix", "Mixture"),

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: data sets, an environment without surprises."""
+"""Fixtures for all tests: datasets, an environment without surprises."""
 
 from __future__ import annotations
 

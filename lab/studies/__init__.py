@@ -11,9 +11,9 @@ studies start in one way (`studies.harness.sections`):
     python lab/studies tiers half --save        # also stores its figures and updates its page
     python lab/studies pages                    # writes all tables from the stored figures
 
-Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``).
+Datasets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``).
 
 ``harness`` has what studies share beside `forebay_lab.bench`: the command line, pages of results,
-data sets, and emulated mounts with a tier. Studies run `forebay bench` wherever it can measure what
+datasets, and emulated mounts with a tier. Studies run `forebay bench` wherever it can measure what
 they ask.
 """

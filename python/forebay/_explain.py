@@ -144,7 +144,7 @@ def _mixture(mixture: Mixture) -> Iterator[str]:
 def _streaming(streaming: Streaming) -> Iterator[str]:
     kept, streamed = _share(streaming.resident_share), _share(1 - streaming.resident_share)
     if streaming.streamed_units == 0:
-        yield "order: opportunistic; the nodes keep the whole data set, and each shuffles what it keeps"
+        yield "order: opportunistic; the nodes keep the whole dataset, and each shuffles what it keeps"
     else:
         window = f"{streaming.window_units} units of about {_large(streaming.unit_bytes)}"
         yield (
@@ -219,7 +219,7 @@ def _verdict(quality: ShuffleQuality) -> str:
     failed = f"; this fails for {quality.epochs} epoch(s)"
     if quality.suggested_group is None:
         return (
-            f'{failed}: the data set is too small for groups that would do; order="shuffle" has no such bound'
+            f'{failed}: the dataset is too small for groups that would do; order="shuffle" has no such bound'
         )
     samples, window = quality.suggested_group.samples, quality.suggested_group.window
     return f'{failed}: order=forebay.Group(samples={samples}, window={window}) would do, as would order="shuffle"'
@@ -331,7 +331,7 @@ def _store(config: Config) -> Iterator[str]:
     if store is None:
         return
     chunks = max(1, store.chunks)
-    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the data set in {_large(store.share_bytes)}"
+    yield f"store: this node holds {_share(store.own_chunks / chunks)} of the dataset in {_large(store.share_bytes)}"
     if store.nodes == 1:
         yield (
             "store: the job has one node, so all samples come from its own memory: the source is read once, before the "
@@ -350,11 +350,11 @@ def _store(config: Config) -> Iterator[str]:
     rest = store.chunks - store.held_chunks
     if rest:
         yield (
-            f"store: {_share(rest / chunks)} of the data set is in no share and read from the source, the same part of each "
+            f"store: {_share(rest / chunks)} of the dataset is in no share and read from the source, the same part of each "
             "step; give store= more memory, or tiers="
         )
     else:
-        yield f"store: the nodes hold the whole data set; this one read {_large(store.loaded_bytes)} from the source for it"
+        yield f"store: the nodes hold the whole dataset; this one read {_large(store.loaded_bytes)} from the source for it"
     if store.kept_bytes:
         yield f"store: {_large(store.kept_bytes)} of the share came from the store daemon of this node"
     if store.is_kept:
@@ -383,10 +383,10 @@ def _tiers(config: Config) -> Iterator[str]:
             else "holds nothing of it yet"
         )
         yield (
-            f"tier {level.path} ({kind}, {_large(level.bytes)}): has room for {_share(fitting / chunks)} of the data set, "
+            f"tier {level.path} ({kind}, {_large(level.bytes)}): has room for {_share(fitting / chunks)} of the dataset, "
             f"{holds}"
         )
-    fits = "the whole data set fits" if not left else f"{_share(1 - left / chunks)} of the data set fits"
+    fits = "the whole dataset fits" if not left else f"{_share(1 - left / chunks)} of the dataset fits"
     yield f"tiers: {fits}"
     if tiers.no_copies is not None:
         yield f"tiers: {_no_copies(config, tiers, tiers.no_copies)}"

@@ -34,7 +34,7 @@ def _check_samples(order: str, samples: object) -> None:
 class Given:
     """The order that a function gives, of a stated number of samples per epoch.
 
-    A plain function as ``order`` returns each sample of the data set once. With this class it may
+    A plain function as ``order`` returns each sample of the dataset once. With this class it may
     return fewer ids, or some ids more than once, for example a curriculum.
 
     Parameters
@@ -43,7 +43,7 @@ class Given:
         Takes the epoch and returns sample ids: a one-dimensional array of integers, the same on
         every rank.
     samples : int, optional
-        Ids that the function returns for each epoch. Default: as many as the data set has samples.
+        Ids that the function returns for each epoch. Default: as many as the dataset has samples.
     repeats : bool
         Whether ids may stand there more than once. Default False: a repeated id raises.
 
@@ -105,7 +105,7 @@ class Weighted:
 
     Parameters
     ----------
-    weights : array_like of float, shape (samples of the data set,)
+    weights : array_like of float, shape (samples of the dataset,)
         A weight for each sample, at least 0; they need not add up to 1.
     samples : int, optional
         Draws per epoch. Default: as many as there are weights.
@@ -141,7 +141,7 @@ class Weighted:
             )
         _check_samples("Weighted", samples)
         self.samples: int = len(values)
-        """Samples of the data set."""
+        """Samples of the dataset."""
         self.draws: int = self.samples if samples is None else samples
         """Ids of an epoch."""
 

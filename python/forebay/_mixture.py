@@ -1,6 +1,6 @@
-"""Mixtures: data sets that loaders draw from in fixed proportions.
+"""Mixtures: datasets that loaders draw from in fixed proportions.
 
-A mixture is the data set of all files of its sources, in their order. Where sources are selections,
+A mixture is the dataset of all files of its sources, in their order. Where sources are selections,
 it is a selection of these files. The engine draws from it by names, weights and numbers of samples
 of the sources (``crates/forebay-plan/src/order/mixture``, docs/mixtures.md).
 """
@@ -48,7 +48,7 @@ def mix(
     weights: Sequence[float] | None = None,
     stop: Literal["first", "all", "never"] = "first",
 ) -> Mixture:
-    """Mix data sets in fixed proportions (docs/mixtures.md).
+    """Mix datasets in fixed proportions (docs/mixtures.md).
 
     Each loader of the mixture draws from the sources in these proportions, exactly in each window
     of its stream, up to one sample with two sources and less than four with any number. The order
@@ -57,7 +57,7 @@ def mix(
     Parameters
     ----------
     sources : mapping of str to Dataset
-        Name → data set, at least two, of one format and with the same fields. Selections are
+        Name → dataset, at least two, of one format and with the same fields. Selections are
         respected.
     weights : sequence of float, optional
         The share of each source, in the order of the mapping: numbers above 0 that add up to 1.
@@ -70,7 +70,7 @@ def mix(
     Returns
     -------
     Mixture
-        The data set of all samples.
+        The dataset of all samples.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def mix(
 
 
 class Mixture(Dataset):
-    """Hold the samples of several data sets; :func:`forebay.mix` makes one.
+    """Hold the samples of several datasets; :func:`forebay.mix` makes one.
 
     The samples of the first source have the first ids, then come those of the second one. The
     weights are those of loaders: ``mixture[i]``, :meth:`read` and ``len`` know nothing of them.
@@ -134,7 +134,7 @@ class Mixture(Dataset):
 
     @property
     def sources(self) -> dict[str, Dataset]:
-        """Name → data set, in the order of the samples."""
+        """Name → dataset, in the order of the samples."""
         return dict(self._sources)
 
     @property
@@ -206,22 +206,22 @@ class Mixture(Dataset):
 
 def _no_part(what: str) -> OptionError:
     return option_error(
-        f"{what}: expected a data set without weights, found a mixture",
+        f"{what}: expected a dataset without weights, found a mixture",
         f"{what} its sources, then mix the parts",
     )
 
 
 def _check_sources(sources: Any) -> None:
-    """Raise where these are not at least two named data sets that can be mixed."""
+    """Raise where these are not at least two named datasets that can be mixed."""
     if not isinstance(sources, Mapping):
         raise option_error(
-            f"forebay.mix: expected a mapping of name to data set, found {type(sources).__name__}",
+            f"forebay.mix: expected a mapping of name to dataset, found {type(sources).__name__}",
             'forebay.mix({"web": a, "code": b}, weights=[0.7, 0.3])',
         )
     if len(sources) < 2:
         raise option_error(
             f"forebay.mix: expected at least two sources, found {len(sources)}",
-            "a loader takes a single data set as it is",
+            "a loader takes a single dataset as it is",
         )
     for name, source in sources.items():
         if not isinstance(name, str) or not name:
@@ -233,8 +233,8 @@ def _check_sources(sources: Any) -> None:
             )
         if not isinstance(source, Dataset):
             raise option_error(
-                f"forebay.mix: source {name!r}: expected a data set, found {type(source).__name__}",
-                "forebay.open and forebay.tokens return data sets",
+                f"forebay.mix: source {name!r}: expected a dataset, found {type(source).__name__}",
+                "forebay.open and forebay.tokens return datasets",
             )
     (first_name, first), *others = sources.items()
     for name, source in others:

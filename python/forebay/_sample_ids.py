@@ -32,9 +32,9 @@ def sample_ids(ids: SomeIds, samples: int, shown: str) -> npt.NDArray[np.int64]:
     ids : sequence or array of int, shape (n,)
         Ids in any order.
     samples : int
-        Samples of the data set.
+        Samples of the dataset.
     shown : str
-        The data set, for errors.
+        The dataset, for errors.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def sample_ids(ids: SomeIds, samples: int, shown: str) -> npt.NDArray[np.int64]:
     # Python's integers beyond 64 bits.
     if given.dtype.kind == "O" and given.ndim == 1 and all(type(number) is int for number in given):
         wrong = next(number for number in given if not -samples <= number < samples)
-        raise IndexError(f"sample {wrong} of a data set of {samples} samples")
+        raise IndexError(f"sample {wrong} of a dataset of {samples} samples")
     if given.dtype.kind == "b":
         raise index_error(
             f"{shown}: expected sample ids, found an array of bool",
@@ -82,7 +82,7 @@ def counted_from_0(
     given : ndarray of int, shape (n,)
         The ids.
     samples : int
-        Samples of the data set.
+        Samples of the dataset.
     what : str, optional
         What an error begins with, before the id.
 
@@ -93,7 +93,7 @@ def counted_from_0(
     """
     outside = (given >= samples) | (given < -samples if given.dtype.kind == "i" else False)
     if outside.any():
-        raise IndexError(f"{what} {given[outside][0]} of a data set of {samples} samples")
+        raise IndexError(f"{what} {given[outside][0]} of a dataset of {samples} samples")
     numbers = given.astype(np.int64)
     numbers[numbers < 0] += samples
     return numbers

@@ -1,4 +1,4 @@
-"""Selections of a data set: which ids a user means, and random splits."""
+"""Selections of a dataset: which ids a user means, and random splits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked_ids(chosen: Any, samples: int) -> Ids:
     chosen : array_like of bool, shape (samples,), or of int, shape (n,)
         A mask, or ids; ids may be negative, as indices.
     samples : int
-        Samples of the data set.
+        Samples of the dataset.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Data sets and loaders as text for people: ``repr()``, and tables in notebooks."""
+"""Datasets and loaders as text for people: ``repr()``, and tables in notebooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def field_text(dtype: str, shape: tuple[int, ...] | None) -> str:
 
 
 def fields_text(fields: Fields) -> str:
-    """Return the fields of a data set in one line."""
+    """Return the fields of a dataset in one line."""
     shown = [f"{name}: {field_text(*kind)}" for name, kind in list(fields.items())[:_MOST_FIELDS]]
     more = len(fields) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

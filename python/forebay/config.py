@@ -42,10 +42,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The data set and where it lies."""
+    """The dataset and where it lies."""
 
     samples: int
-    """Samples of the data set."""
+    """Samples of the dataset."""
     record_bytes: int
     """Bytes of all records."""
     file_bytes: int
@@ -94,7 +94,7 @@ class ShuffleQuality:
     suggested_group: GroupSize | None
     """The smallest groups within the bound, where ``within_bound`` is False.
 
-    None where the data set is too small for them.
+    None where the dataset is too small for them.
     """
 
 
@@ -105,11 +105,11 @@ class Locality:
     pool_steps: int
     """Steps whose samples are dealt together."""
     nodes: int
-    """Nodes that share the data set."""
+    """Nodes that share the dataset."""
     local_share: float
-    """Expected share (0 to 1) of a node's samples that are of its own share of the data set."""
+    """Expected share (0 to 1) of a node's samples that are of its own share of the dataset."""
     held_share: float
-    """Share (0 to 1) of the data set's samples that this node holds."""
+    """Share (0 to 1) of the dataset's samples that this node holds."""
     units: int | None = None
     """Runs of samples that are shared out; None on one node."""
     unit_bytes: int | None = None
@@ -121,11 +121,11 @@ class Streaming:
     """What the nodes keep in memory and stream in the order ``opportunistic``."""
 
     nodes: int
-    """Nodes that share the data set."""
+    """Nodes that share the dataset."""
     resident_share: float
-    """Share (0 to 1) of the data set's samples that all nodes keep."""
+    """Share (0 to 1) of the dataset's samples that all nodes keep."""
     own_resident_share: float
-    """Share (0 to 1) of the data set's samples that this node keeps."""
+    """Share (0 to 1) of the dataset's samples that this node keeps."""
     resident_bytes: int
     """Memory of the samples that this node keeps [bytes]."""
     loaded_bytes: int
@@ -223,7 +223,7 @@ class Order:
     group_window: int | None
     """Groups per window of the order ``group``."""
     mixture: Mixture | None
-    """The sources, where the data set is a mixture."""
+    """The sources, where the dataset is a mixture."""
     local: Locality | None
     """How the order ``local-shuffle`` gives samples to nodes."""
     streaming: Streaming | None
@@ -341,9 +341,9 @@ class TierLevel:
     bytes: int
     """What the copies of this user may take there."""
     slots: int
-    """Chunks of 1 MiB of this data set that it may hold."""
+    """Chunks of 1 MiB of this dataset that it may hold."""
     held_bytes: int
-    """Bytes of this data set that it held already."""
+    """Bytes of this dataset that it held already."""
     is_memory: bool
     """Whether it is memory (``tmpfs``)."""
 
@@ -353,7 +353,7 @@ class EpochForecast:
     """What an epoch is expected to read, of all nodes [bytes]."""
 
     source: float
-    """From the data set's own files."""
+    """From the dataset's own files."""
     levels: tuple[float, ...]
     """From each tier."""
 
@@ -375,7 +375,7 @@ class Tiers:
     levels: tuple[TierLevel, ...]
     """The tiers, the nearest first."""
     chunks: int
-    """Chunks of the data set."""
+    """Chunks of the dataset."""
     nodes: int
     """Nodes that share an epoch; each has tiers of its own."""
     copies: bool
@@ -411,7 +411,7 @@ class Store:
     nodes: int
     """Nodes that serve a share."""
     chunks: int
-    """Chunks (1 MiB) of the data set."""
+    """Chunks (1 MiB) of the dataset."""
     held_chunks: int
     """Chunks that a node holds; the others are read from the source."""
     own_chunks: int
@@ -511,7 +511,7 @@ class Config:
     given: Mapping[str, Given]
     """Each option that was given, by name; all others have their defaults."""
     data: Data
-    """The data set."""
+    """The dataset."""
     order: Order
     """The order of the samples."""
     index: Index

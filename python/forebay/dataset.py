@@ -54,7 +54,7 @@ def open(
     Parameters
     ----------
     path : path-like or sequence of path-like
-        A file, or a directory: of an LMDB environment, of a data set of Hugging Face
+        A file, or a directory: of an LMDB environment, of a dataset of Hugging Face
         (``save_to_disk``, a cache, a repository with one split), of shards with an ``index.json``
         (MDS, LitData), or of files that are samples. A list of them, a pattern such as
         ``"train-*.lmdb"``, or braces such as ``"train-{0000..0131}.tar"``, is one dataset of
@@ -97,7 +97,7 @@ def open(
     Returns
     -------
     Dataset
-        The data set, whose files are not read beyond their headers yet.
+        The dataset, whose files are not read beyond their headers yet.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _warn_of_renamed(paths: list[str], name: str) -> None:
         ):
             warn(
                 f"{path}: fields= gives its array the name {name!r}; {other} is another file\n"
-                f'hint: forebay.open("{other}") opens that one; files of npy are not fields of one data set, npz files are'
+                f'hint: forebay.open("{other}") opens that one; files of npy are not fields of one dataset, npz files are'
             )
             return
 
@@ -323,7 +323,7 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """String that identifies the data set; a state or sidecar is valid for one fingerprint.
+        """String that identifies the dataset; a state or sidecar is valid for one fingerprint.
 
         It changes when the files, the sub-database or the schema change.
         """
@@ -351,7 +351,7 @@ class Dataset:
         return self._ids
 
     def select(self, ids: Any) -> Self:
-        """Return the data set of some of these samples.
+        """Return the dataset of some of these samples.
 
         Sample *i* of it is sample ``ids[i]`` of this one. Where the ids ascend, neighbours stay
         neighbours, and reads of them are joined.
@@ -364,7 +364,7 @@ class Dataset:
         Returns
         -------
         Dataset
-            A data set of the same files, with another fingerprint.
+            A dataset of the same files, with another fingerprint.
 
         Raises
         ------
@@ -382,7 +382,7 @@ class Dataset:
         return selected
 
     def split(self, parts: Sequence[float], *, seed: int = 0) -> list[Self]:
-        """Share out the samples at random among data sets.
+        """Share out the samples at random among datasets.
 
         Parameters
         ----------
@@ -400,7 +400,7 @@ class Dataset:
         Raises
         ------
         OptionError
-            If the parts are larger than the data set, or one would have no sample.
+            If the parts are larger than the dataset, or one would have no sample.
         """
         return [self.select(ids) for ids in split_ids(parts, len(self), seed)]
 
@@ -533,7 +533,7 @@ class Dataset:
             ) from None
         samples = len(self)
         if not -samples <= number < samples:
-            raise IndexError(f"sample {number} of a data set of {samples} samples")
+            raise IndexError(f"sample {number} of a dataset of {samples} samples")
         return number % samples
 
     def __iter__(self) -> Iterator[Any]:

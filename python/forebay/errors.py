@@ -48,7 +48,7 @@ class ForebayError(Exception):
 
 
 class OptionError(ForebayError, ValueError):
-    """An option is wrong, or contradicts another one or the data set; also a `ValueError`."""
+    """An option is wrong, or contradicts another one or the dataset; also a `ValueError`."""
 
     __module__ = "forebay"
 
@@ -64,7 +64,7 @@ class MemoryLimitError(OptionError, MemoryError):
 
 
 class FormatError(ForebayError, ValueError):
-    """A data set is not what its format, its schema or its index says; also a `ValueError`.
+    """A dataset is not what its format, its schema or its index says; also a `ValueError`.
 
     For a file that was modified while in use, Forebay raises a `StorageError` instead, even where
     its new bytes look damaged.
@@ -74,7 +74,7 @@ class FormatError(ForebayError, ValueError):
 
 
 class StorageError(ForebayError, OSError):
-    """A storage operation failed, or a file of the data set has changed; also an `OSError`.
+    """A storage operation failed, or a file of the dataset has changed; also an `OSError`.
 
     A file has changed where it was modified, replaced or removed since it was opened.
 
@@ -128,7 +128,7 @@ class StorageTimeout(StorageError, TimeoutError):  # noqa: N818 - a TimeoutError
 class RendezvousError(ForebayError, RuntimeError):
     """The ranks of a job did not come together; also a `RuntimeError`.
 
-    Ranks did not come within ``timeout=``, gave up, or have different options, data sets or
+    Ranks did not come within ``timeout=``, gave up, or have different options, datasets or
     positions. Unlike with a `PeerLostError`, no process is known to have ended, and a restart of
     the same job may fail again.
     """

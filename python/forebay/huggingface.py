@@ -4,9 +4,9 @@
     for sample in train.map(augment).with_format("torch"):
         ...
 
-The samples come from a :class:`forebay.Loader`, in its order. ``state_dict()`` of the data set,
+The samples come from a :class:`forebay.Loader`, in its order. ``state_dict()`` of the dataset,
 also after ``map`` and other functions, holds the state of the loader and how many samples of its
-batch were taken: a resumed data set continues with the next sample. docs/huggingface.md is the
+batch were taken: a resumed dataset continues with the next sample. docs/huggingface.md is the
 guide.
 """
 
@@ -49,7 +49,7 @@ class _Parts(int):
 
 
 class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
-    """The samples or batches of a loader; :func:`dataset` makes a data set of one.
+    """The samples or batches of a loader; :func:`dataset` makes a dataset of one.
 
     Each iteration delivers one epoch, the next iteration the next epoch, or the rest of one that a
     state was loaded for.
@@ -104,7 +104,7 @@ class LoaderSamples(_BaseExamplesIterable):  # type: ignore[misc]
         state.update(loader=json.dumps(state_at_start(self.loader)), taken=0)
 
     def _init_state_dict(self) -> dict[str, Any]:
-        """Make the dictionary that the data set refers to, fills from a state, and returns."""
+        """Make the dictionary that the dataset refers to, fills from a state, and returns."""
         # As text: the library merges dictionaries key by key.
         self._initial = json.dumps(state_at_start(self.loader))
         self._state_dict = {"loader": self._initial, "taken": 0, "type": type(self).__name__}
@@ -156,7 +156,7 @@ def dataset(
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        The data set, or a loader that was made before.
+        The dataset, or a loader that was made before.
     batch_size : int, optional
         Samples per rank and step of the loader; the samples come one by one all the same.
     batches : bool, optional

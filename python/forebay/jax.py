@@ -69,7 +69,7 @@ def loader(
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        The data set, or a loader that was made before.
+        The dataset, or a loader that was made before.
     batch_size : int, optional
         Samples per rank and step.
     sharding : jax.sharding.Sharding or pytree of them, optional
@@ -143,7 +143,7 @@ def _node() -> str:
 
 
 def _check_fields(loader: Loader) -> None:
-    """Raise where the fields of the data set cannot be JAX arrays and no function converts them."""
+    """Raise where the fields of the dataset cannot be JAX arrays and no function converts them."""
     if loader.config.per_sample is not None or loader._batch_function is not None:
         return
     for name, (_, shape) in loader.dataset.fields.items():

@@ -255,9 +255,9 @@ class Loader(Generic[T]):
         If a limit on memory (control group, ``ulimit -v``) leaves too little; an
         :class:`OptionError` and a :class:`MemoryError`.
     FormatError
-        If the contents of the data set are not what its format says.
+        If the contents of the dataset are not what its format says.
     StorageError
-        If the data set cannot be read.
+        If the dataset cannot be read.
     StorageTimeout
         If storage does not answer within ``timeout`` seconds; a :class:`StorageError`.
     RendezvousError
@@ -481,7 +481,7 @@ class Loader(Generic[T]):
         }
         links, listener = None, None
         if channel is not None:
-            facts = {**shared, "decode": self._dataset.decoders, "data set": self._dataset.fingerprint}
+            facts = {**shared, "decode": self._dataset.decoders, "dataset": self._dataset.fingerprint}
             if self._weighted is not None:
                 facts["weights"] = self._weighted.digest
             if "tiers" in self._options.of_system or "tiers" not in self._options.origins:
@@ -603,7 +603,7 @@ class Loader(Generic[T]):
         Raises
         ------
         TypeError
-            If the data set is a mixture with ``stop="never"``, whose epochs do not end.
+            If the dataset is a mixture with ``stop="never"``, whose epochs do not end.
         """
         if self._is_endless:
             raise _NoLengthError(
@@ -732,7 +732,7 @@ class Loader(Generic[T]):
         dict
             Integers and strings: ``version``, ``kind``, ``last_batch``, ``seed``, ``epoch``,
             ``step`` (batches delivered), ``global_batch``, ``ranks``, ``lanes``,
-            ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set); ``mixture``
+            ``group_samples``, ``group_window`` and ``fingerprint`` (of the dataset); ``mixture``
             for a :class:`Mixture`, ``weights`` (their digest) for :class:`Weighted`, and
             parameters of some other orders.
         """
@@ -766,8 +766,8 @@ class Loader(Generic[T]):
         """Go to the position of a state (collective over the node).
 
         The stream of samples continues exactly, also where another number of ranks wrote the state.
-        The number of ranks must divide the lanes of the state; global batch, seed, order and data
-        set must be the same. Parameters of the orders ``group`` and ``opportunistic`` that were
+        The number of ranks must divide the lanes of the state; global batch, seed, order and
+        dataset must be the same. Parameters of the orders ``group`` and ``opportunistic`` that were
         left to their defaults come from the state.
 
         Parameters

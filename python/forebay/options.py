@@ -146,7 +146,7 @@ def _choice(name: str, value: object, valid: Sequence[str]) -> str:
 class Group:
     """The group order: shuffle groups of neighbours globally, deal them to lanes, shuffle windows.
 
-    The defaults depend on the data set, never on memory or a measurement. The parameters determine
+    The defaults depend on the dataset, never on memory or a measurement. The parameters determine
     the order, and the state keeps them.
 
     Parameters
@@ -280,7 +280,7 @@ class Strategy:
     store : int or str, optional
         Memory of each node for its share of an in-memory store: bytes, a string such as
         ``"8GiB"``, or ``"auto"``: what the share needs, up to half of the free memory. The nodes of
-        the job share out the data set, load it once, and serve it to each other; what fits in no
+        the job share out the dataset, load it once, and serve it to each other; what fits in no
         share is read from the source (docs/store.md). In the order ``opportunistic``, nodes serve
         nothing to each other, and the rest is streamed. By default there is no store.
     on_lost : {"raise", "source"}

@@ -30,7 +30,7 @@ def jpeg(number):
 
 @pytest.fixture
 def data(tmp_path):
-    """The data sets that the page names, in the working directory."""
+    """The datasets that the page names, in the working directory."""
     work = tmp_path / "work"
     images = [jpeg(number) for number in range(SAMPLES)]
     for number, image in enumerate(images):

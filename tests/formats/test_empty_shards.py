@@ -1,4 +1,4 @@
-"""Shards without samples: none in a set, at any place; a data set of nothing else is an error."""
+"""Shards without samples: none in a set, at any place; a dataset of nothing else is an error."""
 
 from __future__ import annotations
 

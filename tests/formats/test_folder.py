@@ -205,7 +205,7 @@ def test_a_sidecar_serves_until_a_directory_changes(folder):
     assert again.fingerprint == first.fingerprint
     assert again.native.inspect()["sidecar"] is not None
     assert contents(again) == expected
-    # A class gets a file: the folder is another data set now.
+    # A class gets a file: the folder is another dataset now.
     time.sleep(0.02)
     (folder / "ant" / "new.jpg").write_bytes(b"new")
     changed = forebay.open(folder)

@@ -31,7 +31,7 @@ FILTERS = {
 }
 
 
-# Shapes of data sets and of their chunks: whole rows, tiles, edges of both, one chunk, more than
+# Shapes of datasets and of their chunks: whole rows, tiles, edges of both, one chunk, more than
 # the data.
 SHAPES = [
     ((40,), (7,)),
@@ -239,7 +239,7 @@ def test_a_chunk_whose_bytes_are_bare_is_marked(tmp_path):
             table["offset"] = [place.byte_offset for place in places]
             table["length"] = [place.size for place in places]
             one._find_bare_edges(first, table)
-    # Only the last one reaches out of the data set.
+    # Only the last one reaches out of the dataset.
     assert table["mask"].tolist() == [0, 0, 0xFFFFFFFF]
 
 

@@ -1,4 +1,4 @@
-"""Directories of Hugging Face: which of their files are a data set, and what is refused."""
+"""Directories of Hugging Face: which of their files are a dataset, and what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_files_of_a_state_are_read_in_its_order(tmp_path):
 def test_the_names_of_the_one_class_label_are_those_of_the_classes(tmp_path):
     directory = save(tmp_path / "saved", [plain_table()])
     assert forebay.open(directory).classes is None
-    # As `datasets` writes the features of a data set with ClassLabel(names=["cat", "dog"]).
+    # As `datasets` writes the features of a dataset with ClassLabel(names=["cat", "dog"]).
     label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     features = {"label": label, "text": {"dtype": "string", "_type": "Value"}}
     (directory / "dataset_info.json").write_text(json.dumps({"features": features}))
@@ -143,7 +143,7 @@ def test_a_repository_with_one_split_is_opened(tmp_path):
     table = plain_table()
     inside = tmp_path / "repository/data"
     inside.mkdir(parents=True)
-    (tmp_path / "repository/README.md").write_text("a data set")
+    (tmp_path / "repository/README.md").write_text("a dataset")
     (tmp_path / "repository/.gitattributes").write_text("")
     for number, part in enumerate([table.slice(0, 30), table.slice(30)]):
         pq.write_table(part, inside / f"train-{number:05}-of-00002.parquet")

@@ -1,4 +1,4 @@
-"""Labels and values mean one thing over all files of a data set."""
+"""Labels and values mean one thing over all files of a dataset."""
 
 from __future__ import annotations
 

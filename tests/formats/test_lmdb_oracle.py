@@ -179,7 +179,7 @@ def datum(shape, label, *, data=None, floats=None, packed=False, encoded=None):
 
 
 def images(kind, rng):
-    """Values of a data set of Datum records and the images and labels that they hold."""
+    """Values of a dataset of Datum records and the images and labels that they hold."""
     values, expected = [], []
     for number in range(60):
         label = rng.choice([number, 0, 2**31 - 1, -1])

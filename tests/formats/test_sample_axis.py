@@ -150,7 +150,7 @@ def disagree(world, pipe, pattern, axes):
 def test_ranks_that_count_differently_are_told_so(pool, tmp_path):
     pattern = write_npy(tmp_path / "x")
     found = pool.run(2, disagree, pattern=pattern, axes=[None, 0])
-    assert all(text and "data set" in text for text in found), found
+    assert all(text and "dataset" in text for text in found), found
 
 
 def test_many_files_of_one_shape_without_other_evidence_are_a_warning_that_names_both_readings(tmp_path):

@@ -1,4 +1,4 @@
-"""Several files as one data set: what the command line tells of them, whatever the format."""
+"""Several files as one dataset: what the command line tells of them, whatever the format."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def labels(batches):
 
 
 def prefetched(dataset, threads):
-    """A data set that Grain reads ahead of, in a thread of its own."""
+    """A dataset that Grain reads ahead of, in a thread of its own."""
     if not threads:
         return dataset
     return grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=3)
@@ -125,7 +125,7 @@ def test_worker_processes_are_refused(path, options):
 def test_a_state_of_other_data_is_refused(path, options, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((96, 2)))
     state = iter(forebay.grain.dataset(tmp_path / "x.npy", 8, **options, name="other")).get_state()
-    with pytest.raises(forebay.OptionError, match="data set"):
+    with pytest.raises(forebay.OptionError, match="dataset"):
         iter(forebay.grain.dataset(path, 8, **options)).set_state(state)
 
 

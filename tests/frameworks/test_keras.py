@@ -1,4 +1,4 @@
-"""Keras trains from a data set of batches; a backup resumes exactly."""
+"""Keras trains from a dataset of batches; a backup resumes exactly."""
 
 from __future__ import annotations
 

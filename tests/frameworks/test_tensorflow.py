@@ -1,4 +1,4 @@
-"""forebay.tensorflow: data sets of batches and eager tensors, their memory and states."""
+"""forebay.tensorflow: datasets of batches and eager tensors, their memory and states."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_the_rest_of_an_epoch_has_its_own_cardinality(path, options, expected):
         assert dataset.cardinality().numpy() == 7
         assert labels(dataset) == expected[1][5:]
         with pytest.raises(
-            tf.errors.OpError, match="this data set is the rest of epoch 1, and epoch 2 begins"
+            tf.errors.OpError, match="this dataset is the rest of epoch 1, and epoch 2 begins"
         ):
             list(dataset)
         whole = forebay.tensorflow.dataset(loader)

@@ -1,4 +1,4 @@
-"""Loaders and data sets in torch's DataLoader: what works in workers, and what is refused."""
+"""Loaders and datasets in torch's DataLoader: what works in workers, and what is refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_open_data_set_is_a_map_style_data_set_for_workers(datum_lmdb, contex
 
 
 def check_datums(batches):
-    """Check that these are the images and labels of the data set in their order."""
+    """Check that these are the images and labels of the dataset in their order."""
     labels = []
     for batch in batches:
         for image, label in zip(batch["image"], batch["label"], strict=True):

@@ -1,4 +1,4 @@
-"""Data sets for torch's worker processes, in a module that a spawned worker can import."""
+"""Datasets for torch's worker processes, in a module that a spawned worker can import."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MadeBefore(torch.utils.data.IterableDataset):
 
 
 class Samples(torch.utils.data.Dataset):
-    """Opens a data set where its first sample is asked for, as a spawned worker has to."""
+    """Opens a dataset where its first sample is asked for, as a spawned worker has to."""
 
     def __init__(self, path: str, length: int) -> None:
         self.path, self.length = path, length

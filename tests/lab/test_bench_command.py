@@ -225,7 +225,7 @@ def test_the_table_tells_rows_limit_and_warnings(capsys, data):
     assert "limit measured" in out
     assert "verified, the same samples over an epoch" in out
     assert "posix_fadvise" in out
-    assert "h5py@sequential skipped: reads hdf5, the data set is lmdb" in out
+    assert "h5py@sequential skipped: reads hdf5, the dataset is lmdb" in out
 
 
 @pytest.mark.full
@@ -264,7 +264,7 @@ def test_samples_of_hdf5_files_are_those_that_h5py_reads(capsys, tmp_path, plain
         (["DATA", "--report", "nowhere/out.html"], "its directory is not there", 2),
         (["DATA", "--workload", "fefs"], "either DATASET or --workload", 2),
         ([], "either DATASET or --workload", 2),
-        (["missing.lmdb"], "there is no data set missing.lmdb", 1),
+        (["missing.lmdb"], "there is no dataset missing.lmdb", 1),
     ],
 )
 def test_wrong_use_is_refused_before_anything_runs(capsys, data, arguments, message, code):

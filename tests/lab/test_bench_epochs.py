@@ -13,7 +13,7 @@ from support import emulator
 from support.bench import run_json
 from support.bench_result import bench_result
 
-# A program whose second rank reads all of the data set at the start of the second epoch, while rank
+# A program whose second rank reads all of the dataset at the start of the second epoch, while rank
 # 0 is slow to ask for the counters of the first one.
 EAGER = """
 import os

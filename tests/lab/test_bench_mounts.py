@@ -55,7 +55,7 @@ def test_nodes_are_mounted_for_the_run_and_begin_cold(capsys, data, all_unmounte
             # Stretched in real time, and taken back to the model's: a step computes 1 ms.
             assert repetition["compute_seconds"] >= result["steps"] * 0.001
     assert list(tmp_path.glob("forebay-bench*")) == []
-    # No sidecar of a mount that is gone stays in the user's cache; the one of the data set itself
+    # No sidecar of a mount that is gone stays in the user's cache; the one of the dataset itself
     # may.
     assert len(list(Path(os.environ["FOREBAY_CACHE_DIR"]).glob("*.forebay"))) <= 1
 

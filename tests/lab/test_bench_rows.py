@@ -1,4 +1,4 @@
-"""Rows of forebay bench: strategies, orders and programs by name, data sets, ranks on nodes."""
+"""Rows of forebay bench: strategies, orders and programs by name, datasets, ranks on nodes."""
 
 from __future__ import annotations
 

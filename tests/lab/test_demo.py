@@ -46,7 +46,7 @@ def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(place: Path, capsys
     assert found["pfs_reason"] == "--no-pfs was given"
     assert "--no-pfs was given" in captured.err
     assert (place / "demo.html").stat().st_size > 10_000
-    assert [entry.name for entry in place.iterdir()] == ["demo.html"], "the data set was not asked to stay"
+    assert [entry.name for entry in place.iterdir()] == ["demo.html"], "the dataset was not asked to stay"
 
 
 @pytest.mark.mpi
@@ -138,7 +138,7 @@ def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path: Path, scratch:
     command += ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "demo.html")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert process.stderr.readline().startswith("data set")
+    assert process.stderr.readline().startswith("dataset")
     assert process.stderr.readline().startswith("storage")
     needle = str(ours(scratch)[0] if not options else tmp_path / "data").encode()
     while not _processes_with(needle, b"forebay_lab.demo.train"):

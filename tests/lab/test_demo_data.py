@@ -1,4 +1,4 @@
-"""The demo's data set: Datum records, varied digits, an LMDB database written completely."""
+"""The demo's dataset: Datum records, varied digits, an LMDB database written completely."""
 
 from __future__ import annotations
 

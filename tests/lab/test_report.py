@@ -488,7 +488,7 @@ def test_each_row_tells_its_shuffle_quality_with_the_numbers_of_the_condition(re
         ({"samples": 91, "window": 4}, "forebay@group, where groups of 91 samples in windows of 4 would do"),
         (
             None,
-            "forebay@group, whose data set is too small for groups that would do; the order shuffle would",
+            "forebay@group, whose dataset is too small for groups that would do; the order shuffle would",
         ),
     ],
 )

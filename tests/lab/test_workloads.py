@@ -1,4 +1,4 @@
-"""Workloads: their files are sound, and the data sets hold what they say."""
+"""Workloads: their files are sound, and the datasets hold what they say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ google_crc32c = pytest.importorskip("google_crc32c", reason="google-crc32c is no
 NAMES = workload.names()
 GIB = 2**30
 
-# Bytes of the full data sets as the publications give them, in GiB (680 GB of Neuron-Inverter are
+# Bytes of the full datasets as the publications give them, in GiB (680 GB of Neuron-Inverter are
 # 633 GiB).
 PUBLISHED_GIB = {
     "cosmoflow-async": 384,

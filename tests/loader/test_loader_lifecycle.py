@@ -370,7 +370,7 @@ def test_ranks_with_different_data_sets_are_all_told(pool, even, mixed):
     for one in pool.outcomes(pool.begin(3, work.made, each, options={"batch_size": 4})):
         assert isinstance(one, Raised)
         assert one.kind == "RendezvousError"
-        assert "the ranks disagree on data set" in one.message
+        assert "the ranks disagree on dataset" in one.message
 
 
 # --- ranks that wait for each other ---

@@ -144,7 +144,7 @@ def test_a_batch_larger_than_the_data_set_is_refused_unless_partial(pool, even, 
         options = {"batch_size": 200, "order": "shuffle", "last_batch": last}
         for one in pool.outcomes(pool.begin(ranks, work.deliver, path=even, options=options)):
             assert isinstance(one, Raised)
-            assert "batch larger than the data set" in one.message
+            assert "batch larger than the dataset" in one.message
             assert f"has {plain.SAMPLES}" in one.message
     options = {"batch_size": 200, "order": "shuffle", "last_batch": "partial"}
     found = pool.run(ranks, work.deliver, path=even, options=options, epochs=2)

@@ -26,7 +26,7 @@ def records():
 
 @pytest.fixture
 def server(backing, points, records):
-    """A small emulated file system with a data set of inline values at each of two mounts."""
+    """A small emulated file system with a dataset of inline values at each of two mounts."""
     support.write_lmdb(backing / "inline.lmdb", records)
     return pfs.Server.start(backing, points, spec=SPEC)
 
@@ -49,7 +49,7 @@ def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, reco
                 ]
         assert read_bytes(server) <= CHECK_BYTES
         assert loader.stats()["read_bytes"] == 0
-    # With a sidecar there is no build, and the values are read as those of any data set.
+    # With a sidecar there is no build, and the values are read as those of any dataset.
     server.drop_caches(points[0])
     server.reset()
     with forebay.Loader(path, 50, order="shuffle") as loader:
@@ -85,7 +85,7 @@ def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server
             kept = (8 << 20) - first.config.memory.budget_bytes
             assert kept >= RECORDS * RECORD_BYTES
             assert second.config.memory.budget_bytes == (8 << 20) - kept - first.config.memory.region_bytes
-        # Less than the kept values alone, which the data set has brought along.
+        # Less than the kept values alone, which the dataset has brought along.
         with pytest.raises(forebay.OptionError, match="node_memory=1048576"):
             forebay.Loader(dataset, 50, order="sequential", node_memory="1MiB", name="second")
 

@@ -37,7 +37,7 @@ def at_the_limit(use, warm, cold):
 
 @pytest.fixture
 def places():
-    """Directories for two data sets, which any user may read, and one for the cache."""
+    """Directories for two datasets, which any user may read, and one for the cache."""
     with tempfile.TemporaryDirectory(prefix="forebay-test-") as path:
         for one in (Path(path), *(Path(path) / name for name in ("warm", "cold"))):
             one.mkdir(exist_ok=True)

@@ -170,7 +170,7 @@ def test_nodes_with_other_weights_are_refused(pool, opened):
         (Given(lambda epoch: np.arange(19), samples=20), "19 sample ids, expected 20"),
         (Given(lambda epoch: np.arange(20)), f"20 sample ids, expected {SAMPLES}, one for each sample"),
         (Given(lambda epoch: np.arange(190, 210), samples=20), f"sample id {SAMPLES} at position"),
-        (Given(lambda epoch: np.arange(20), samples=SAMPLES + 1), "at most the samples of the data set"),
+        (Given(lambda epoch: np.arange(20), samples=SAMPLES + 1), "at most the samples of the dataset"),
         (
             Weighted(np.ones(SAMPLES - 1)),
             f"a weight for each of {SAMPLES} samples, found {SAMPLES - 1} weights",

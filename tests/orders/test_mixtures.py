@@ -63,7 +63,7 @@ def tokens(path, windows, seed):
 
 @pytest.fixture
 def token_sets(tmp_path):
-    """Make token data sets of these numbers of windows."""
+    """Make token datasets of these numbers of windows."""
 
     def make(*counts):
         return {f"s{at}": tokens(tmp_path / f"{at}.bin", count, at) for at, count in enumerate(counts)}
@@ -219,7 +219,7 @@ def test_samples_are_those_of_the_sources(tier_data, kind):
 
 
 def test_groups_read_each_byte_once_in_a_pass(tmp_path):
-    """Reads of a mixture are as large as those of a single data set, to pages at their ends."""
+    """Reads of a mixture are as large as those of a single dataset, to pages at their ends."""
     rows = np.random.default_rng(1).integers(0, 255, (3000, 4096), "uint8")
     np.save(tmp_path / "a.npy", rows[:2000])
     np.save(tmp_path / "b.npy", rows[2000:])
@@ -270,7 +270,7 @@ def test_a_mixture_is_a_data_set_that_can_be_pickled(token_sets):
     assert mixture[25]["tokens"].tolist() == mixture.sources["s1"][5]["tokens"].tolist()
     numbers, ids = mixture.source_of([0, 19, 20, -1])
     assert (numbers.tolist(), ids.tolist()) == ([0, 0, 1, 1], [0, 19, 0, 29])
-    with pytest.raises(IndexError, match="sample 50 of a data set of 50 samples"):
+    with pytest.raises(IndexError, match="sample 50 of a dataset of 50 samples"):
         mixture.source_of([50])
     for part in (lambda: mixture.select([1]), lambda: mixture.split([0.5, 0.5])):
         with pytest.raises(forebay.OptionError, match="found a mixture"):
@@ -328,14 +328,14 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"order": "contiguous"}, "order contiguous: the data set is a mixture"),
-        ({"order": "local-shuffle"}, "order local-shuffle: the data set is a mixture"),
-        ({"order": "opportunistic", "strategy": "store"}, "order opportunistic: the data set is a mixture"),
-        ({"order": lambda epoch: np.arange(160)}, "order given: the data set is a mixture"),
+        ({"order": "contiguous"}, "order contiguous: the dataset is a mixture"),
+        ({"order": "local-shuffle"}, "order local-shuffle: the dataset is a mixture"),
+        ({"order": "opportunistic", "strategy": "store"}, "order opportunistic: the dataset is a mixture"),
+        ({"order": lambda epoch: np.arange(160)}, "order given: the dataset is a mixture"),
         ({"last_batch": "carry", "order": "sequential"}, 'last_batch="carry" with a mixture'),
         (
             {"strategy": forebay_lab.strategy("lmdb"), "order": "sequential"},
-            "the strategy finds samples by a cursor, and the data set is",
+            "the strategy finds samples by a cursor, and the dataset is",
         ),
         ({"batch_size": 500}, 'source "s1" has 60 samples, too few for one step of 500 samples'),
     ],
@@ -376,11 +376,11 @@ def npz(path, **arrays):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path, a: [a], "expected a mapping of name to data set, found list"),
+        (lambda path, a: [a], "expected a mapping of name to dataset, found list"),
         (lambda path, a: {}, "at least two sources, found 0"),
         (lambda path, a: {"a": a}, "at least two sources, found 1"),
         (lambda path, a: {"a": a, 3: a}, "expected a name for each source, found 3"),
-        (lambda path, a: {"a": a, "b": str(path)}, "source 'b': expected a data set, found str"),
+        (lambda path, a: {"a": a, "b": str(path)}, "source 'b': expected a dataset, found str"),
         (lambda path, a: {"a": a, "b": forebay.mix({"x": a, "y": a})}, "source 'b' is a mixture itself"),
         (
             lambda path, a: {"a": a, "b": tokens(path / "x.bin", 5, 1)},

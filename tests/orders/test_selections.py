@@ -1,4 +1,4 @@
-"""Selections: a data set of some samples of the files, read as any other one."""
+"""Selections: a dataset of some samples of the files, read as any other one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain(dataset):
 
 @pytest.fixture(scope="module")
 def opened(tier_data):
-    """Give the data set of a format, and its samples."""
+    """Give the dataset of a format, and its samples."""
 
     @functools.cache
     def of(kind):
@@ -141,7 +141,7 @@ def test_ranks_with_other_selections_are_refused(pool, opened):
     found = pool.outcomes(
         pool.begin(2, choice.deliver, lambda rank: {"dataset": chosen[rank]}, options=options)
     )
-    assert all(isinstance(one, Raised) and "data set" in one.trace for one in found)
+    assert all(isinstance(one, Raised) and "dataset" in one.trace for one in found)
 
 
 def test_a_cursor_takes_no_selection(opened):
@@ -161,7 +161,7 @@ def test_a_cursor_takes_no_selection(opened):
         ([0.0, 1.0], forebay.OptionError, "ids or a mask with one axis, found an array of float64"),
         ([[0, 1]], forebay.OptionError, r"shape \(1, 2\)"),
         ("3", forebay.OptionError, "ids or a mask"),
-        ([SAMPLES], IndexError, f"sample {SAMPLES} of a data set of {SAMPLES} samples"),
+        ([SAMPLES], IndexError, f"sample {SAMPLES} of a dataset of {SAMPLES} samples"),
         ([-SAMPLES - 1], IndexError, f"sample -{SAMPLES + 1} of"),
         (np.array([2**64 - 1], np.uint64), IndexError, "sample 18446744073709551615"),
     ],
@@ -191,7 +191,7 @@ def test_a_split_is_the_same_everywhere_and_depends_on_its_seed(opened):
     train, valid = dataset.split([0.8, 0.2], seed=1)
     assert (len(train), len(valid)) == (162, 41)
     assert not set(train.ids) & set(valid.ids)
-    # As Philox gives them: another result would change the data sets of users.
+    # As Philox gives them: another result would change the datasets of users.
     assert valid.ids[:8].tolist() == [1, 4, 11, 19, 20, 39, 40, 48]
     assert dataset.split([0.8, 0.2], seed=2)[1].ids.tolist() != valid.ids.tolist()
 

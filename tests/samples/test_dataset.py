@@ -1,4 +1,4 @@
-"""Data sets: samples by number, extents, several files as one, records that become fields."""
+"""Datasets: samples by number, extents, several files as one, records that become fields."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_workers_keep_files_open_and_load_the_index(tmp_path, kind, method):
     for (ids, _), (pid, found, once, later) in zip(jobs, answers, strict=True):
         assert pid != os.getpid()
         if kind == "shards":
-            # A data set and its reads by id share descriptors.
+            # A dataset and its reads by id share descriptors.
             assert once == later
             assert len(once) == 3
         else:
@@ -296,7 +296,7 @@ def test_what_are_no_ids_is_refused(small_lmdb, ids, values, says):
 def test_an_id_that_does_not_exist_is_named(small_lmdb, wrong):
     dataset = forebay.open(small_lmdb)
     for read in (dataset.read, dataset.__getitems__):
-        with pytest.raises(IndexError, match=rf"sample {wrong} of a data set of 100 samples"):
+        with pytest.raises(IndexError, match=rf"sample {wrong} of a dataset of 100 samples"):
             read([0, wrong, 1])
     for wrong in ([1 << 70], np.array([1 << 63], "uint64")):
         with pytest.raises(IndexError, match=str(wrong[0])):

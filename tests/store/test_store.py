@@ -243,7 +243,7 @@ def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_pa
     for outcome in pool.outcomes(ranks):
         assert isinstance(outcome, Raised), outcome
         assert outcome.kind == "RendezvousError", outcome.trace
-        assert "the ranks disagree on data set" in outcome.message
+        assert "the ranks disagree on dataset" in outcome.message
 
 
 def test_a_state_goes_on_with_a_store_on_other_nodes(pool, tier_data, plain):

@@ -48,7 +48,7 @@ def large(files):
 
 @pytest.fixture
 def several(files):
-    """Data sets of the same length with other bytes."""
+    """Datasets of the same length with other bytes."""
     return files[1]
 
 

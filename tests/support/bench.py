@@ -1,4 +1,4 @@
-"""Helpers for tests of forebay bench: a data set, broken programs, a bench run or interrupted."""
+"""Helpers for tests of forebay bench: a dataset, broken programs, a bench run or interrupted."""
 
 from __future__ import annotations
 

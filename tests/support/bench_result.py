@@ -44,7 +44,7 @@ SPEC = {
 
 
 def bench_result(ranks=16, nodes=4, strategies=STRATEGIES, repetitions=5, steps=40, pfs=True, events=1500):
-    """Return a whole result; without `pfs` the data set lies on an ordinary file system."""
+    """Return a whole result; without `pfs` the dataset lies on an ordinary file system."""
     rows = [
         _row(random.Random(name), name, order, exposed, shape, ranks, nodes, repetitions, steps, pfs, events)
         for name, order, exposed, shape in strategies

@@ -1,4 +1,4 @@
-"""Helpers for tests of the demo: a small data set, an empty directory, a directory for mounts."""
+"""Helpers for tests of the demo: a small dataset, an empty directory, a directory for mounts."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _held: list[forebay.Dataset] = []
 
 
 def hold(dataset: forebay.Dataset) -> None:
-    """Keep the data set of this worker."""
+    """Keep the dataset of this worker."""
     _held[:] = [dataset]
 
 

@@ -93,7 +93,7 @@ def tier(path: Path, size: str | int = "64MiB") -> str:
 
 @dataclass(frozen=True)
 class Data:
-    """Data sets that are old enough to be copied."""
+    """Datasets that are old enough to be copied."""
 
     formats: dict[str, Path]
     """One of each format, which tests leave as they are."""
@@ -102,7 +102,7 @@ class Data:
     damaged: Path
     """Samples of which those in `BAD` are cut off."""
     copies: dict[tuple[str, int], Path]
-    """Data sets that a test may change, by format and number."""
+    """Datasets that a test may change, by format and number."""
 
 
 class Daemon:

@@ -38,7 +38,7 @@ def plain(path):
 
 
 def fill(path, place, daemon):
-    """Fill a tier with a data set."""
+    """Fill a tier with a dataset."""
     with made(path, place) as loader:
         support.wait_until(lambda: epoch(loader) is not None and daemon.pieces() >= tiering.PIECES, "copies")
 

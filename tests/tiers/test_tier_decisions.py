@@ -60,7 +60,7 @@ def test_small_samples_in_shuffle_on_several_nodes_make_no_copies_until_they_pay
     assert SAMPLE_BYTES < 1 << 16
 
     def found(**more):
-        # Longer reads would fetch most of a small data set on each node anyway.
+        # Longer reads would fetch most of a small dataset on each node anyway.
         step_by_step = forebay.Strategy(access="pread", coalesce=1)
         options = {"tiers": [tier(tmp_path / "tier")], "strategy": step_by_step, **more}
         path = tier_data.formats["raw"]

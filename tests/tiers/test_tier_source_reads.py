@@ -1,4 +1,4 @@
-"""What reaches the source of a data set with storage tiers, counted by an emulated file system."""
+"""What reaches the source of a dataset with storage tiers, counted by an emulated file system."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ fn errno_of(error: &(dyn StdError + 'static)) -> Option<i32> {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option is wrong, or options contradict each other or the data set.
+    /// An option is wrong, or options contradict each other or the dataset.
     #[error("{message}")]
     Options {
         /// What is wrong, with the values.
@@ -107,10 +107,10 @@ pub enum Error {
         /// The way out; may be empty.
         hint: String,
     },
-    /// The data set could not be opened, indexed or believed.
+    /// The dataset could not be opened, indexed or believed.
     #[error(transparent)]
     Format(ErrorDetails),
-    /// Storage failed, or a file of the data set was modified, replaced or removed.
+    /// Storage failed, or a file of the dataset was modified, replaced or removed.
     #[error(transparent)]
     Storage(ErrorDetails),
     /// The share of another node in an in-memory store cannot be reached.

@@ -1,4 +1,4 @@
-//! The engine of a loader: from an indexed data set to batches in shared memory.
+//! The engine of a loader: from an indexed dataset to batches in shared memory.
 //!
 //! Each folder imports only from those above it:
 //!
@@ -8,10 +8,10 @@
 //! - `error`: the error type of the crate.
 //! - [`shm`]: the layout of a node's shared memory, and the rules for using it.
 //! - `host`: callbacks to the calling program; calls that may block, made on a thread of their own.
-//! - `dataset`: an opened data set with its index.
+//! - `dataset`: an opened dataset with its index.
 //! - [`batch`]: batch buffers, their layout and their leases.
 //! - `config`: options, plugged-in strategies, and the facts that decisions rest on.
-//! - `store`: the in-memory store: shares of the data set that nodes serve to each other.
+//! - `store`: the in-memory store: shares of the dataset that nodes serve to each other.
 //! - `residents`: what nodes keep in memory for the order `opportunistic`.
 //! - `pipeline`: the threads of a session: plan → read → gather.
 //! - `loader`: a loader of one rank, from its creation to its end.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
-/// What tells a coded unit from all others of a data set: its first extent, and how it is decoded.
+/// What tells a coded unit from all others of a dataset: its first extent, and how it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnitKey {
     extent: Extent,

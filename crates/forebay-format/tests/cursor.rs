@@ -130,7 +130,7 @@ fn a_cursor_ends_with_an_error_where_pages_lead_in_circles_or_are_gone() {
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
 }
 
-/// A data set of several levels and its files.
+/// A dataset of several levels and its files.
 fn deep(scratch: &Scratch) -> (Dataset, Vec<u8>) {
     let records = records(3, 900, |random| random.below(700) as usize);
     let path = scratch.write("deep", &Spec::new(Dialect::ALL[0], 512).build(&records).bytes);

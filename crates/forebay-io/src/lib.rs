@@ -13,7 +13,7 @@
 //!
 //! * [`DataFile`] is one file, opened once; [`read_most`] reads it, or anything else that is
 //!   [`ReadAt`].
-//! * [`ShardFiles`] are the files of a data set, checked against its index; where each sample has a
+//! * [`ShardFiles`] are the files of a dataset, checked against its index; where each sample has a
 //!   file of its own, a [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a
 //!   folder, without following links.
 //! * [`FileIo`] is the seam at which a read is one system call, answered by a [`Span`] of source

@@ -4,7 +4,7 @@
 //!
 //! - `ln_factorial`, `permutation`: arithmetic; any position of a shuffled sequence, without the
 //!   sequence.
-//! - `nodes`: what each node of a job holds of a data set, and where ([`NodeShares`],
+//! - `nodes`: what each node of a job holds of a dataset, and where ([`NodeShares`],
 //!   [`StoreLayout`], [`SamplePlaces`](forebay_types::SamplePlaces)).
 //! - `stream`: what nodes keep and stream where the order is `opportunistic` ([`StreamMemory`]).
 //! - `order`: which sample stands at which position of an epoch ([`Order`]). In it,

@@ -13,7 +13,7 @@ use forebay_types::{Extent, Rank, SampleLocation, ShardId};
 
 use crate::order::Order;
 
-/// Bytes of the data set's files, as a strategy sees them.
+/// Bytes of the dataset's files, as a strategy sees them.
 pub trait MappedShards {
     /// Bytes of a mapped shard; `None` where it has none. A missing page is a page fault of the
     /// thread that touches it.
@@ -41,15 +41,15 @@ pub struct LocatorTask {
 
 /// Makes the locators of a process; they live as long as a session.
 pub trait LocatorFactory: Send + Sync {
-    /// An index of the data set.
+    /// An index of the dataset.
     type Index;
     /// Why samples cannot be located.
     type Error;
 
-    /// Checks that the data set is one whose samples can be located.
+    /// Checks that the dataset is one whose samples can be located.
     ///
     /// # Errors
-    /// The format of the data set.
+    /// The format of the dataset.
     fn check(&self) -> Result<(), Self::Error>;
 
     /// Makes a locator.
@@ -131,16 +131,16 @@ pub trait LocatorHost: MappedShards {
     fn receive(&self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, SendError>;
 }
 
-/// Makes the index of a data set in a way of its own, when the loader is made: once in a job whose
+/// Makes the index of a dataset in a way of its own, when the loader is made: once in a job whose
 /// nodes are linked.
 pub trait IndexScanner: Send + Sync {
     /// Why there is no index.
     type Error;
 
-    /// Checks that the data set is one that can be scanned.
+    /// Checks that the dataset is one that can be scanned.
     ///
     /// # Errors
-    /// The format of the data set.
+    /// The format of the dataset.
     fn check(&self) -> Result<(), Self::Error>;
 
     /// Makes the index; returns its bytes.

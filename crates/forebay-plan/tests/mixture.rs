@@ -245,7 +245,7 @@ fn what_no_mixture_can_be_is_refused_by_name() {
     let two = || mixture(&[(100, 1), (3, 1)], Stop::First);
     assert_eq!(
         says(Order::mixed(spec(OrderKind::Contiguous, 0, 2, 1, None), two())),
-        "order contiguous: the data set is a mixture, whose sources are sequential, shuffle or group"
+        "order contiguous: the dataset is a mixture, whose sources are sequential, shuffle or group"
     );
     let carry = OrderSpec { last_batch: LastBatch::Carry, ..spec(OrderKind::Sequential, 0, 2, 1, None) };
     assert_eq!(

@@ -32,7 +32,7 @@ fn lasts() -> impl Strategy<Value = LastBatch> {
 }
 
 prop_compose! {
-    /// An order that fits its data set, and what its nodes hold.
+    /// An order that fits its dataset, and what its nodes hold.
     fn placed()(
         seed: u64, samples in 60_u64..400, size in 1_u64..9, ranks in 1_u64..7, window in 1_u64..9,
         kept in 0_u64..=10, last in lasts(),

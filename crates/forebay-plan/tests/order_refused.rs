@@ -28,7 +28,7 @@ fn a_batch_larger_than_the_data_set() {
             assert_eq!(
                 message,
                 format!(
-                    "order {}: batch larger than the data set: 4 rank(s) with batches of 12 take 48 samples per step, the data \
+                    "order {}: batch larger than the dataset: 4 rank(s) with batches of 12 take 48 samples per step, the data \
                      set has 47, and last_batch=\"{}\" needs at least one whole step",
                     kind.name(),
                     last.name()
@@ -49,7 +49,7 @@ fn a_batch_larger_than_the_data_set() {
 fn an_empty_data_set() {
     for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
         let (message, hint) = refused(OrderSpec { samples: 0, ..spec(OrderKind::Shuffle, last) });
-        assert_eq!(message, "order shuffle: the data set has no samples");
+        assert_eq!(message, "order shuffle: the dataset has no samples");
         assert!(hint.contains("forebay inspect"));
     }
 }
@@ -63,7 +63,7 @@ fn fewer_samples_than_ranks() {
         assert_eq!(
             message,
             format!(
-                "order {}: fewer samples than ranks: 4 ranks, the data set has 3, and each rank needs one at least in a \
+                "order {}: fewer samples than ranks: 4 ranks, the dataset has 3, and each rank needs one at least in a \
                  step",
                 kind.name()
             )
@@ -202,7 +202,7 @@ fn given_ids_are_one_for_each_sample() {
     let (message, _) = words(&order.check_given(3, &ids[..9]).unwrap_err());
     assert_eq!(
         message,
-        "order given, epoch 3: 9 sample ids, expected 50, one for each sample of the data set"
+        "order given, epoch 3: 9 sample ids, expected 50, one for each sample of the dataset"
     );
 }
 
@@ -219,7 +219,7 @@ fn given_ids_may_be_declared_to_be_some_or_to_repeat() {
     let (message, _) = words(&some.check_given(0, &[0; 47]).unwrap_err());
     assert_eq!(message, "order given, epoch 0: 47 sample ids, expected 48");
     let (message, _) = words(&given(51, false).unwrap_err());
-    assert!(message.contains("at most the samples of the data set"));
+    assert!(message.contains("at most the samples of the dataset"));
     let more = given(96, true).unwrap();
     assert!(more.check_given(0, &[49; 96]).is_ok());
     assert!(words(&more.check_given(0, &[50; 96]).unwrap_err()).0.contains("expected 0 to 49"));

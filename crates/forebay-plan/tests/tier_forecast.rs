@@ -13,7 +13,7 @@ const CHUNK: u64 = 1024;
 const PIECE: u64 = 64;
 const RANKS: u64 = 4;
 
-/// A data set of samples of one size, read by some nodes.
+/// A dataset of samples of one size, read by some nodes.
 #[derive(Clone, Copy)]
 struct Case {
     kind: OrderKind,
@@ -210,7 +210,7 @@ fn simulate(case: &Case, levels: &[TierLevel], epochs: Range<u64>) -> (Vec<Epoch
     (found, content.collect())
 }
 
-/// Asserts that forecast and simulation differ by at most `tolerance` data sets.
+/// Asserts that forecast and simulation differ by at most `tolerance` datasets.
 fn assert_close(
     case: &Case,
     found: &[EpochBytes],

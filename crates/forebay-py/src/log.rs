@@ -173,7 +173,7 @@ impl Visit for Fields {
     }
 }
 
-/// Takes over the level of Python's logger; called where a data set is opened, a loader made, or an
+/// Takes over the level of Python's logger; called where a dataset is opened, a loader made, or an
 /// iteration begun.
 ///
 /// # Errors

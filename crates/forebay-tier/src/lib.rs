@@ -1,20 +1,20 @@
-//! Storage tiers: copies of chunks of a data set on faster storage of the node.
+//! Storage tiers: copies of chunks of a dataset on faster storage of the node.
 //!
 //! A *level* is one tier: a directory of slab files and a log. One daemon per user and set of
 //! levels allocates slots, writes the logs and publishes copies in a table in shared memory. The
-//! processes that read a data set look chunks up in the table, and write copies themselves.
+//! processes that read a dataset look chunks up in the table, and write copies themselves.
 //!
 //! Each folder imports only from those above it:
 //!
 //! - `error`, `read_all`, `thread_priority`: what several of them use.
 //! - `source`: which file a copy is of, and whether that has changed.
-//! - `table`: how a data set is cut into chunks and pieces, and where the copy of each one is.
+//! - `table`: how a dataset is cut into chunks and pieces, and where the copy of each one is.
 //! - [`log`]: what a level has, for the next daemon.
 //! - `level`: directory, slabs and health of a level.
 //! - `copy`: how copies are written.
 //! - [`daemon`]: the daemon and its messages.
 //! - `client`: the connection to it.
-//! - `read`: reads of a data set that has copies.
+//! - `read`: reads of a dataset that has copies.
 //!
 //! Promises: the source is never written; a byte is served from a copy only if it was read from
 //! the source as it is now; a fault of a level is no error of a read.

@@ -179,7 +179,7 @@ fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
     let check = || {
         assert_eq!(seen(&["a", "b"], &[1, 2]), [Some(0), None, None, Some(1)]);
         assert_eq!(seen(&["b", "a"], &[1, 2]), [Some(0), None, None, Some(0)]);
-        // A source may be in a data set twice.
+        // A source may be in a dataset twice.
         assert_eq!(seen(&["a"], &[2, 1, 1]), [None, None, Some(0), None, Some(0), None]);
     };
     check();
@@ -283,7 +283,7 @@ fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
     let daemon = Daemon::start(directory.path());
     let leader = daemon.client(&tier, 4, true);
     let at = leader.place(&[(ChunkId(2), 0)]).unwrap()[0].unwrap();
-    // The number alone says which data set it is; the rest is for another daemon.
+    // The number alone says which dataset it is; the rest is for another daemon.
     let join = |daemon: &Daemon, tier: &Path| {
         let spec = TierSpec { path: tier.to_owned(), bytes: 4 << 20, keep: true, force: false };
         let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };

@@ -1,6 +1,6 @@
 //! Carries samples between the nodes of a job.
 //!
-//! A node exports its share of a data set with an [`Exporter`]. Ranks fetch parts of the shares of
+//! A node exports its share of a dataset with an [`Exporter`]. Ranks fetch parts of the shares of
 //! other nodes through a [`Fetcher`], straight into memory that they have claimed.
 //!
 //! * [`Fetcher`] is the seam: one request per peer and step, several in flight. [`TcpFetcher`]

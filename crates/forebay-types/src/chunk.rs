@@ -1,4 +1,4 @@
-//! How a data set is cut: chunks of 1 MiB, and pieces of 64 KiB in a chunk.
+//! How a dataset is cut: chunks of 1 MiB, and pieces of 64 KiB in a chunk.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub const MAX_ANSWER_BYTES: u64 = 1 << 30;
 /// Pieces of a chunk.
 pub const PIECES: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
 
-/// Number of a chunk in its data set: those of the first source, then those of the next.
+/// Number of a chunk in its dataset: those of the first source, then those of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId(pub u64);
 

@@ -1,6 +1,6 @@
 //! Types that format, plan and engine share.
 //!
-//! For each sample and column, a data set is a list of [`Slice`]s of [`Unit`]s. A unit is the
+//! For each sample and column, a dataset is a list of [`Slice`]s of [`Unit`]s. A unit is the
 //! smallest part that is decoded at once. Its encoded bytes are [`Piece`]s: extents of shards, or
 //! literal bytes that are in no file. A [`CodecChain`] decodes them to `decoded_bytes` bytes. One
 //! LMDB record is one unit of one extent. One HDF5 chunk is one unit, of which many samples are

@@ -1,9 +1,9 @@
-//! Where the bytes of a data set lie, for those that plan with it: an index implements it, and so
+//! Where the bytes of a dataset lie, for those that plan with it: an index implements it, and so
 //! can what only computes places.
 
 use crate::{Located, SampleId, ShardId};
 
-/// Where the samples of a data set lie.
+/// Where the samples of a dataset lie.
 pub trait SamplePlaces {
     /// Why samples cannot be located.
     type Error;
@@ -22,7 +22,7 @@ pub trait SamplePlaces {
     fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), Self::Error>;
 }
 
-/// In which chunks the bytes of a data set lie.
+/// In which chunks the bytes of a dataset lie.
 pub trait ChunkPlaces {
     /// Number of chunks.
     fn chunks(&self) -> u64;

@@ -59,7 +59,7 @@ __all__ = [
 # What is being done, how much is done, how much there is to do.
 _Progress: TypeAlias = Callable[[str, int, int], object]
 
-# Recipes of data sets (docs/provenance.md): builds the index and searches for a recipe, takes a
+# Recipes of datasets (docs/provenance.md): builds the index and searches for a recipe, takes a
 # declared one, returns the stored one, compares it with all records.
 def build_with_recipe(
     dataset: Dataset, *, beside: bool = False, progress: _Progress | None = None

@@ -16,7 +16,7 @@ def check(path: Path) -> None:
     Raises
     ------
     OptionError
-        If it is another file (the data set that was meant to be read, say), a directory or a
+        If it is another file (the dataset that was meant to be read, say), a directory or a
         device.
     """
     if not os.path.lexists(path):

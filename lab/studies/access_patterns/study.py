@@ -194,7 +194,7 @@ def blocks(scope: Scope) -> list[Row]:
 
 @contextlib.contextmanager
 def mounted(*options: str) -> Iterator[Path]:
-    """The directory of the data set on an emulated file system."""
+    """The directory of the dataset on an emulated file system."""
     with tempfile.TemporaryDirectory(prefix="forebay-study-") as point:
         run("pfs", "mount", str(dataset().parent), point, *options)
         try:

@@ -1,7 +1,7 @@
 """The effect of the order on a training: a two-layer network on real digits, several seeds.
 
 The images are scikit-learn's handwritten digits, varied as those of `forebay demo`; the held-out
-ones are never trained on. They are kept in two npz files of the same samples: mixed, as data sets
+ones are never trained on. They are kept in two npz files of the same samples: mixed, as datasets
 are written that care, and sorted by class, as they should not be. A seed decides the first weights
 and the shuffles. The orders: all samples shuffled; Forebay's group order as it is by default; and
 the paper's, where each of P processes goes through groups of B samples, shuffled inside: one

@@ -4,7 +4,7 @@ Every row shuffles as it usually does, over about as many samples: Forebay in gr
 and webdataset with a shuffle buffer of one of its windows, behind a file read from front to end;
 h5py with the same groups read as slices in a shuffled order and shuffled in memory, and, as most
 scripts have it, sample by sample. What an epoch of a training can keep from the one before is kept:
-the loader, the data set of tf.data; and an epoch is timed behind one that is not, since what one
+the loader, the dataset of tf.data; and an epoch is timed behind one that is not, since what one
 reads ahead for the next should count in one of the two.
 """
 

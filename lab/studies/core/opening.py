@@ -17,7 +17,7 @@ def measure(scope: Scope) -> Outcome:
 
     def opening() -> None:
         if len(forebay.open(dataset.path, schema="raw")) != dataset.samples:
-            raise RuntimeError("the data set has another number of samples")
+            raise RuntimeError("the dataset has another number of samples")
 
     def finding() -> None:
         source = forebay.open(dataset.path, schema="raw")

@@ -119,7 +119,7 @@ def _rank(pipe: Any, plan: Plan, rank: int) -> None:
 
 
 def bytes_fetched(scope: Scope) -> Outcome:
-    """The worst of the orders and data sets; the others are in the parts."""
+    """The worst of the orders and datasets; the others are in the parts."""
     import forebay
 
     ratios: dict[str, float] = {}
@@ -143,7 +143,7 @@ def bytes_fetched(scope: Scope) -> Outcome:
 
 
 def memory(scope: Scope) -> Outcome:
-    """Largest of the data sets, per process, over the budget."""
+    """Largest of the datasets, per process, over the budget."""
     import forebay
 
     figures, parts = [], []

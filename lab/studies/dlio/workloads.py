@@ -112,7 +112,7 @@ class Emulated:
         return min(self.file_samples, TINY_FILE_SAMPLES) if tiny else self.file_samples
 
     def files(self, tiny: bool) -> int:
-        """Files of the data set; at least one for each of 16 ranks, as DLIO shares out files."""
+        """Files of the dataset; at least one for each of 16 ranks, as DLIO shares out files."""
         samples = self.steps(tiny) * self.batch * (2 if tiny else RANKS_OF_DATA)
         return max(16, -(-samples // self.samples_of_file(tiny)))
 

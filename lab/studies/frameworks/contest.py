@@ -53,7 +53,7 @@ BUDGET_S = {"warm": 90, "cold": 150}
 
 
 def prepared(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder of a data set, which is made once."""
+    """Return the folder of a dataset, which is made once."""
     folder = (DIRECTORY / "frameworks" / name).resolve()
     if not (folder / "made").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Write the samples of a data set in the format of each loader.
+"""Write the samples of a dataset in the format of each loader.
 
 ``records.npy`` is the source of raw records. ``images.npz`` (values and offsets) is that of JPEGs.
 A format is written once: a stamp beside it says so.

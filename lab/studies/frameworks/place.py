@@ -17,7 +17,7 @@ SHARDS = 8
 
 @dataclass(frozen=True)
 class Place:
-    """One rank's part of a data set, and the settings of its row.
+    """One rank's part of a dataset, and the settings of its row.
 
     ``kind`` is "raw" (records of ``record_bytes`` that begin with their number) or "jpeg".
     """

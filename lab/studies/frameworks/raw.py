@@ -18,7 +18,7 @@ SIZES = {"3k": (3 * 1024, 32_768, 256), "110k": (110 * 1024, 2048, 32)}
 RANKS = (1, 4)
 STATES = ("warm", "cold")
 TINY = 8
-"""A tiny data set has that part of the samples."""
+"""A tiny dataset has that part of the samples."""
 GIB = 1 << 30
 
 

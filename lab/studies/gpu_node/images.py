@@ -139,7 +139,7 @@ class _Forebay:
 
 
 class _Images:
-    """A map-style data set that reads a batch with one call."""
+    """A map-style dataset that reads a batch with one call."""
 
     def __init__(self, path: Path, samples: int) -> None:
         self._path, self._samples = path, samples

@@ -1,1 +1,1 @@
-"""What studies share: their command line, pages of results, data sets, mounts, daemons."""
+"""What studies share: their command line, pages of results, datasets, mounts, daemons."""

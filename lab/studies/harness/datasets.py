@@ -1,4 +1,4 @@
-"""The data sets: LMDB files by py-lmdb, and `.npy` files of the same bytes; made once, kept.
+"""The datasets: LMDB files by py-lmdb, and `.npy` files of the same bytes; made once, kept.
 
 Contents are random bytes from a fixed seed; keys are ``%08d`` in order, a transaction per 1,000
 samples, as Caffe's tools write. A directory is renamed into place when it is complete.
@@ -25,7 +25,7 @@ _CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Set:
-    """One data set: `samples` records of `record_bytes` each."""
+    """One dataset: `samples` records of `record_bytes` each."""
 
     path: Path
     samples: int

@@ -20,7 +20,7 @@ _names = itertools.count()
 
 
 class MeasuredLoader:
-    """A loader over one data set, with what it decided and how long its epochs take."""
+    """A loader over one dataset, with what it decided and how long its epochs take."""
 
     def __init__(self, dataset: Set, order: str, batch: int, **options: Any) -> None:
         self.dataset = dataset

@@ -52,7 +52,7 @@ ROOT = LAB.parent
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 MIB = 1 << 20
 TINY_SCALE = 0.01
-"""Share of the data sets that a tiny run makes."""
+"""Share of the datasets that a tiny run makes."""
 
 Result = dict[str, Any]
 
@@ -83,10 +83,10 @@ class Scope:
 
     tiny: bool = False
     directory: Path = DIRECTORY
-    """Where data sets are kept."""
+    """Where datasets are kept."""
     repetitions: int = 1
     scale: float = 1.0
-    """Share of the data sets of `scaled`."""
+    """Share of the datasets of `scaled`."""
     options: argparse.Namespace = field(default_factory=argparse.Namespace)
     """Those of the study itself."""
 
@@ -99,7 +99,7 @@ class Scope:
         return values[-1:] if self.tiny else values
 
     def scaled(self, samples: int) -> int:
-        """Return how many samples to make of a data set: at least about a thousand."""
+        """Return how many samples to make of a dataset: at least about a thousand."""
         return max(int(samples * self.scale), 1024)
 
 

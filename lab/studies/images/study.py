@@ -99,7 +99,7 @@ def of_torch(files: Path, decoder: str) -> Callable[[], float]:
 
 
 class Images:
-    """A map-style data set of image files for torch."""
+    """A map-style dataset of image files for torch."""
 
     def __init__(self, paths: list[str], decoder: str) -> None:
         self.paths, self.decoder = paths, decoder

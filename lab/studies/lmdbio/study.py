@@ -1,4 +1,4 @@
-"""The sections: data sets, shapes and places of the paper's steps."""
+"""The sections: datasets, shapes and places of the paper's steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DATA = {
     "110k": Data("resnet50", 0.000_4996, 0.0002, 64),
 }
 TABLES = ("3k", "110k")
-"""Data sets of the tables that compare sample sizes."""
+"""Datasets of the tables that compare sample sizes."""
 
 # File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole;
 # and the time factor.

@@ -26,7 +26,7 @@ ROWS: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "datum-3k": (datasets.labelled, "shuffle", 256, {"schema": "caffe-datum"}),
     "mmap-110k": (datasets.large, "sequential", 32, {"strategy": "mmap"}),
 }
-"""Data set, order, batch, and options of the loader."""
+"""Dataset, order, batch, and options of the loader."""
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from studies.harness.sections import LAB, ROOT, Row, Scope, Study
 from studies.lost_pages.side import ROWS
 
 SCALE = 0.25
-"""Of the data sets of ``core``: so much stays in the page cache."""
+"""Of the datasets of ``core``: so much stays in the page cache."""
 EPOCHS = 8
 """Of each process."""
 OF_PREAD = ("random-3k", "sequential-3k", "group-3k", "shuffle-110k", "group-110k")

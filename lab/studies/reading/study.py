@@ -26,7 +26,7 @@ Read = Callable[[Sequence[int]], Any]
 
 
 def files(scope: Scope) -> Iterator[tuple[str, datasets.Set, Path]]:
-    """Format, data set, and file."""
+    """Format, dataset, and file."""
     for made in (datasets.small(scope), datasets.large(scope)):
         yield "LMDB", made, made.file
         yield "HDF5", made, hdf5(made)

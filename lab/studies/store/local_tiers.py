@@ -1,6 +1,6 @@
 """The order ``local-shuffle`` on nodes with storage tiers: what an epoch reads from the source.
 
-In order, for each data set: four nodes with one rank each, and a tier for a quarter of the file on
+In order, for each dataset: four nodes with one rank each, and a tier for a quarter of the file on
 each, read it in each order. Then the same ranks without tiers count which samples a node takes of
 its own share. Loaders read ahead across epochs, so the first two epochs, in which the tiers fill,
 and the last one are left out. A node has less memory than a quarter of the file, so no page cache
@@ -85,7 +85,7 @@ def tier_bytes(row: Any) -> float:
 
 
 def bytes_of(path: Path) -> int:
-    """Bytes of the files of a data set."""
+    """Bytes of the files of a dataset."""
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
     return sum(one.stat().st_size for one in files)
 

@@ -129,7 +129,7 @@ def grouped(shapes: Sequence[Shape]) -> list[list[Shape]]:
 
 
 def of_source(source: str, path: Path, samples: int, shapes: Sequence[Shape]) -> list[Row]:
-    """Rows of one storage and data set."""
+    """Rows of one storage and dataset."""
     node_mib = path.stat().st_size // 2 // NODES // MIB
     surroundings = [
         word

@@ -1,6 +1,6 @@
 """Which object of Accelerate asks for the batches of a loader; Accelerate is not imported here.
 
-It gives an iterable data set to a ``DataLoaderDispatcher``, which reads on process 0 for all
+It gives an iterable dataset to a ``DataLoaderDispatcher``, which reads on process 0 for all
 processes. A loader with several ranks would wait there for the others for ever. No hook tells the
 two that, so the callers are looked at.
 """

@@ -1,4 +1,4 @@
-"""The loader behind an adapter: the user's own, or one made of a data set and options."""
+"""The loader behind an adapter: the user's own, or one made of a dataset and options."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def loader_for(adapter: str, source: Source, batch_size: int | None, options: Lo
     if given:
         raise option_error(
             f"{adapter}: expected no options of forebay.Loader beside a loader, found {given[0]}=",
-            "give them to forebay.Loader, or give the data set instead of the loader",
+            "give them to forebay.Loader, or give the dataset instead of the loader",
         )
     return source

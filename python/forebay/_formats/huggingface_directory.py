@@ -1,4 +1,4 @@
-"""The files of a data set of Hugging Face, from its directory.
+"""The files of a dataset of Hugging Face, from its directory.
 
 :func:`data_files` knows three kinds of directories, and returns anything else as it is:
 
@@ -9,7 +9,7 @@
    ``train-00000-of-00002.parquet``. So is any directory of such files whose names differ by numbers
    alone, as the ``part-0.parquet`` of Spark, Dask and pyarrow, in the order of their numbers.
 
-What has several splits is no data set, unless one is named, and the error names the path of each.
+What has several splits is no dataset, unless one is named, and the error names the path of each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BESIDE = re.compile(
     rf"(readme|license|licence|dataset_infos?|\.)|{LEFTOVER.pattern}",
     re.IGNORECASE,
 )
-# What tells shards of one data set apart: a UUID, or digits.
+# What tells shards of one dataset apart: a UUID, or digits.
 _NUMBER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+)")
 
 
@@ -57,7 +57,7 @@ class Found:
 
 
 def data_files(path: str, split: str | None = None) -> Found | None:
-    """Return the files of a data set of Hugging Face, or None if the path is none.
+    """Return the files of a dataset of Hugging Face, or None if the path is none.
 
     With ``split``, those of that split, or None if there is no such split.
 
@@ -92,7 +92,7 @@ def check_class_names(paths: list[str]) -> None:
             raise option_error(
                 f"forebay.open: {directory / 'dataset_info.json'} names the classes {_shown(names)}, that of "
                 f"{named[0][0]} {_shown(named[0][1])}: one label would mean two classes",
-                "cast both to one ClassLabel with datasets (cast_column), or open each as a data set of its own",
+                "cast both to one ClassLabel with datasets (cast_column), or open each as a dataset of its own",
             )
 
 
@@ -143,7 +143,7 @@ def _several(directory: Path, paths: list[str]) -> Exception:
     first = paths[0] if paths else str(directory)
     return option_error(
         f"forebay.open: {directory} holds several splits: {', '.join(paths) or 'none'}",
-        f"open each as a data set of its own, for example forebay.open({first!r}); split= names one of them",
+        f"open each as a dataset of its own, for example forebay.open({first!r}); split= names one of them",
     )
 
 

@@ -1,4 +1,4 @@
-"""Data sets of files that a table lists, with labels: a manifest.
+"""Datasets of files that a table lists, with labels: a manifest.
 
 A manifest is a table of text (CSV, TSV), JSON in lines, or Parquet. One column names the files,
 below a folder; the others are fields. :func:`find` reads it once, before an index is built, and
@@ -91,7 +91,7 @@ def manifest(
     Returns
     -------
     ManifestDataset
-        The data set. The table is read when the index is built.
+        The dataset. The table is read when the index is built.
 
     Raises
     ------

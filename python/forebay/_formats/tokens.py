@@ -1,4 +1,4 @@
-"""Data sets of tokens, whose samples are windows, and the documents that a window has."""
+"""Datasets of tokens, whose samples are windows, and the documents that a window has."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tokens(
     Returns
     -------
     TokenDataset
-        The data set. Tokens at the end of a file that fill no window are left out, with a warning
+        The dataset. Tokens at the end of a file that fill no window are left out, with a warning
         when the index is built.
 
     Raises

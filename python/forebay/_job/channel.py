@@ -93,7 +93,7 @@ def compare(channel: Channel, facts: Mapping[str, Any], deadline_s: float) -> No
             if mine.get(key) != other.get(key):
                 raise RendezvousError(
                     f"the ranks disagree on {key}: {mine.get(key)!r} on rank 0, {other.get(key)!r} on rank {rank}\n"
-                    "hint: every rank must make the loader with the same data set and options; look at FOREBAY_* too"
+                    "hint: every rank must make the loader with the same dataset and options; look at FOREBAY_* too"
                 )
 
 

@@ -113,7 +113,7 @@ def _alone(environment: Mapping[str, str]) -> RankInfo:
         if value.isascii() and value.isdigit() and int(value) >= least:
             warn(
                 f"{name}={value}: a launcher that is not known started several processes; each of them is alone here "
-                'and delivers the whole data set (world="mpi" asks the MPI library for the ranks, '
+                'and delivers the whole dataset (world="mpi" asks the MPI library for the ranks, '
                 'forebay.World(...) states them, world="single" means this)'
             )
             break

@@ -83,7 +83,7 @@ class Functions:
         """How often another sample replaced one."""
 
     def read_from(self, dataset: Dataset) -> None:
-        """Set the data set that replacements come from."""
+        """Set the dataset that replacements come from."""
         self._dataset = dataset
 
     def names(self) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class Functions:
                 if not self._skips or number + 1 == min(MAX_FAILED, len(dataset)):
                     error.add_note(f"for the first batch of loader {self._name!r}: sample {number}")
                     raise
-        raise option_error(f"loader {self._name!r}: expected a data set with samples, found none")
+        raise option_error(f"loader {self._name!r}: expected a dataset with samples, found none")
 
     def _example(self, dataset: Dataset, samples: int, number: int) -> Any:
         position = Position(0, 0)

@@ -112,7 +112,7 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
         size = bytes_text(sum(one["bytes"] for one in kept))
         click.echo(f"sidecars of indexes: {len(kept)}, {size}, in {Path(kept[0]['path']).parent}")
         print_table(
-            ("data set", "format", "samples", "size", "written"),
+            ("dataset", "format", "samples", "size", "written"),
             [
                 (
                     one["names"][0] + (f" and {one['files'] - 1} more" if one["files"] > 1 else "")

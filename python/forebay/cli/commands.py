@@ -23,10 +23,10 @@ __all__ = ["COMMANDS", "Group", "as_json", "cli", "dataset_options"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMMANDS = {
-    "index": "Build the index of a data set and store it in a sidecar.",
-    "inspect": "Print format, shards, samples, sizes and layout of a data set.",
-    "verify": "Read and check every sample of a data set.",
-    "convert": "Write the samples of a data set in another format.",
+    "index": "Build the index of a dataset and store it in a sidecar.",
+    "inspect": "Print format, shards, samples, sizes and layout of a dataset.",
+    "verify": "Read and check every sample of a dataset.",
+    "convert": "Write the samples of a dataset in another format.",
     "run": "Run an unchanged program through storage tiers.",
     "top": "Show what running programs and loaders read from storage tiers.",
     "limit": "Measure the read rate of the page cache, or of a storage with --cold.",
@@ -165,7 +165,7 @@ _OPENING = (
 
 
 def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass a command ``opening``: a function that opens its data set, or one at other paths."""
+    """Pass a command ``opening``: a function that opens its dataset, or one at other paths."""
 
     @functools.wraps(function)
     def command(

@@ -28,9 +28,9 @@ def command(
 ) -> None:
     """Build the index of DATASET and store it in a sidecar.
 
-    DATASET is a path or pattern; several are the shards of one data set.
+    DATASET is a path or pattern; several are the shards of one dataset.
 
-    The index has the location of each sample, so that opening the data set needs no search. The
+    The index has the location of each sample, so that opening the dataset needs no search. The
     sidecar is a file in the user's cache directory.
     """
     from forebay.cli.output import print_json, print_pairs, progress

@@ -188,7 +188,7 @@ def _print(daemon: dict[str, Any], remark: str = "") -> None:
     )
     if daemon["shares"]:
         print_table(
-            ("data set", "node", "size", "loaded", "last used", "used by"),
+            ("dataset", "node", "size", "loaded", "last used", "used by"),
             [
                 (
                     share["path"],

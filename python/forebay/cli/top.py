@@ -32,7 +32,7 @@ _PIECE_BYTES = 64 << 10
 def command(once: bool, interval: float, as_json: bool) -> None:
     """Show what programs under `forebay run` read from storage tiers, until Ctrl-C.
 
-    Data sets that loaders read through tiers have a row each, with what the tiers hold of them; a
+    Datasets that loaders read through tiers have a row each, with what the tiers hold of them; a
     loader counts what it reads itself (`loader.stats()`).
 
     Example: forebay top --interval 5

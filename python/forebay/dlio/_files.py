@@ -1,4 +1,4 @@
-"""The data set that a DLIO workload describes, and where its files are in it.
+"""The dataset that a DLIO workload describes, and where its files are in it.
 
 DLIO lists the files of a run in its arguments. TFRecord and HDF5 files are shards: the sample *i*
 of file *f* is sample ``f * num_samples_per_file + i``. An npz or npy file is one sample, and its
@@ -29,7 +29,7 @@ _WHOLE = (FormatType.NPZ, FormatType.NPY)
 
 
 class Files:
-    """The files of a run, opened as one data set.
+    """The files of a run, opened as one dataset.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Files:
     dataset : Dataset
         The samples.
     parse : function or None
-        Returns the arrays of a sample that the data set holds as the bytes of a file.
+        Returns the arrays of a sample that the dataset holds as the bytes of a file.
     """
 
     def __init__(self, arguments: Any, dataset_type: Any) -> None:
@@ -84,7 +84,7 @@ class Files:
         return folder if wanted == list(range(len(folder))) else folder.select(wanted)
 
     def check(self, samples: int) -> None:
-        """Raise unless the data set has as many samples as the workload says."""
+        """Raise unless the dataset has as many samples as the workload says."""
         if samples != (wanted := len(self._paths) * self._per_file):
             raise option_error(
                 f"forebay.dlio: expected {wanted} samples in {len(self._paths)} files from {self._paths[0]} on, "

@@ -43,7 +43,7 @@ class Reader(FormatReader):  # type: ignore[misc]
         self._files.check(len(self._files.dataset))
 
     def open(self, filename: str) -> None:
-        """Do nothing: the files of the data set stay open."""
+        """Do nothing: the files of the dataset stay open."""
 
     def close(self, filename: str) -> None:
         """Do nothing: the files close with the reader."""

@@ -19,7 +19,7 @@ __all__ = ["BatchDataset", "BatchIterator", "dataset"]
 
 
 class BatchIterator(grain.DatasetIterator):  # type: ignore[misc]
-    """Deliver the batches of an epoch, or of all epochs; ``iter()`` of a data set makes one.
+    """Deliver the batches of an epoch, or of all epochs; ``iter()`` of a dataset makes one.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def dataset(
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        The data set, or a loader that was made before.
+        The dataset, or a loader that was made before.
     batch_size : int, optional
         Samples per rank and step.
     endless : bool, optional

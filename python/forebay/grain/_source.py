@@ -1,4 +1,4 @@
-"""Data sets as random-access sources of Grain: ``grain.MapDataset`` and ``grain.DataLoader``."""
+"""Datasets as random-access sources of Grain: ``grain.MapDataset`` and ``grain.DataLoader``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DataSource", "source"]
 
 
 class DataSource:
-    """Samples of a data set by number; :func:`source` makes one.
+    """Samples of a dataset by number; :func:`source` makes one.
 
     It is a ``grain.sources.RandomAccessDataSource`` that also reads several samples at once, which
     ``grain.MapDataset`` uses for batches. It can be pickled: a worker process opens the files
@@ -20,7 +20,7 @@ class DataSource:
     Parameters
     ----------
     dataset : Dataset
-        The data set.
+        The dataset.
     """
 
     __slots__ = ("_dataset", "_repr")
@@ -52,14 +52,14 @@ class DataSource:
 
 
 def source(dataset: Dataset | PathLike | Sequence[PathLike]) -> DataSource:
-    """Return the samples of a data set as a source for Grain.
+    """Return the samples of a dataset as a source for Grain.
 
     The index is loaded or built now, and kept as a sidecar, so that worker processes load it.
 
     Parameters
     ----------
     dataset : Dataset, path-like or sequence of path-like
-        The data set, or what :func:`forebay.open` takes.
+        The dataset, or what :func:`forebay.open` takes.
 
     Returns
     -------

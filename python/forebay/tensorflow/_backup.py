@@ -165,6 +165,6 @@ class Backup(keras.callbacks.Callback):  # type: ignore[misc]
 def _broken_off(found: str) -> OptionError:
     return option_error(
         f"forebay.tensorflow.Backup: expected that the model is trained on each batch of the loader: {found}",
-        "give fit the data set of this loader as it is, without take, skip, filter or batch; "
+        "give fit the dataset of this loader as it is, without take, skip, filter or batch; "
         "for epochs of another length: dataset(endless=True) with steps_per_epoch=",
     )

@@ -78,7 +78,7 @@ def dataset(
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        The data set, or a loader that was made before, whose state you can then save.
+        The dataset, or a loader that was made before, whose state you can then save.
     batch_size : int, optional
         Samples per rank and step.
     endless : bool, optional
@@ -140,7 +140,7 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
         held = reference()
         if held is None:
             raise ForebayError(
-                "the data set of forebay.tensorflow was collected; keep a reference to it or its iterator"
+                "the dataset of forebay.tensorflow was collected; keep a reference to it or its iterator"
             )
         return _Batches(held.loader, spec, watch, with_position, endless, epoch if is_restored else None)
 
@@ -152,7 +152,7 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
         return (batch, next(parts)) if with_position else batch
 
     found = tf.data.Dataset.from_generator(begin, output_signature=signature)
-    # What is made of a data set refers to it, and so does an iterator.
+    # What is made of a dataset refers to it, and so does an iterator.
     found._forebay_holder = holder
     found = found.map(element)
     if endless:
@@ -169,7 +169,7 @@ def _dataset(loader: Loader, spec: Any, endless: bool, with_position: bool) -> A
 
 
 class _Holder:
-    """Holds the loader as long as the data set lives."""
+    """Holds the loader as long as the dataset lives."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -213,7 +213,7 @@ class _Batches:
         return (*found, np.array(position, np.int64)) if self._with_position else found
 
     def _check_place(self, position: Position) -> None:
-        """Raise where the epoch has another number of steps than the data set was made for."""
+        """Raise where the epoch has another number of steps than the dataset was made for."""
         name = self._loader.name
         if self._endless:
             return
@@ -225,6 +225,6 @@ class _Batches:
             )
         if self._restored is not None and position.epoch != self._restored:
             raise option_error(
-                f"loader {name!r}: this data set is the rest of epoch {self._restored}, and epoch {position.epoch} begins",
-                "make another data set of the same loader for the next epochs, or one with endless=True",
+                f"loader {name!r}: this dataset is the rest of epoch {self._restored}, and epoch {position.epoch} begins",
+                "make another dataset of the same loader for the next epochs, or one with endless=True",
             )

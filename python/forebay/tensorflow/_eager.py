@@ -54,7 +54,7 @@ def loader(source: Source, batch_size: int | None = None, **options: Unpack[Load
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        The data set, or a loader that was made before.
+        The dataset, or a loader that was made before.
     batch_size : int, optional
         Samples per rank and step.
     **options

@@ -1,8 +1,8 @@
-"""The data set for torch's DataLoader and torchdata's StatefulDataLoader.
+"""The dataset for torch's DataLoader and torchdata's StatefulDataLoader.
 
 A loader makes batches, keeps the position, and has threads and memory of its process. So the
 DataLoader around it neither batches again nor has workers, and both are refused. torch offers no
-hook for the former: the data set looks at the object that asks for its iterator.
+hook for the former: the dataset looks at the object that asks for its iterator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BatchDataset", "dataset"]
 def dataset(
     source: TensorLoader | Source, batch_size: int | None = None, **options: Unpack[TensorOptions]
 ) -> BatchDataset:
-    """Make a data set of batches for ``DataLoader(dataset, batch_size=None)``.
+    """Make a dataset of batches for ``DataLoader(dataset, batch_size=None)``.
 
     Its items are whole batches, as tensors. ``torchdata.stateful_dataloader.StatefulDataLoader``
     takes it as well, and saves and restores its exact position.
@@ -51,7 +51,7 @@ def dataset(
 
 
 class BatchDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """An iterable-style data set whose items are batches.
+    """An iterable-style dataset whose items are batches.
 
     Each iteration delivers one epoch, the next iteration the next epoch.
 

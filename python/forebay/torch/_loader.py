@@ -76,7 +76,7 @@ def loader(
     Parameters
     ----------
     source : Loader, Dataset, path-like or sequence of path-like
-        A loader, or what :class:`forebay.Loader` takes as its data set.
+        A loader, or what :class:`forebay.Loader` takes as its dataset.
     batch_size : int, optional
         Samples per rank and step; not with a loader.
     device : torch.device or str, optional
@@ -114,7 +114,7 @@ def loader(
 def tensor_loader(
     adapter: str, source: TensorLoader | Source, batch_size: int | None, options: TensorOptions
 ) -> TensorLoader:
-    """Return the loader of an adapter: the user's own, or one made of a data set and options."""
+    """Return the loader of an adapter: the user's own, or one made of a dataset and options."""
     if not isinstance(source, TensorLoader):
         return loader(source, batch_size, **options)
     # The same refusal as for a loader with options.

@@ -1,7 +1,7 @@
 """A loader as Accelerate wants it: a ``DataLoaderShard`` that reads its own part.
 
-A ``DataLoaderShard`` takes each batch of its data set one step before it delivers it, which tells
-it where the epoch ends. The data set knows that: its state is that of the batch before the one that
+A ``DataLoaderShard`` takes each batch of its dataset one step before it delivers it, which tells
+it where the epoch ends. The dataset knows that: its state is that of the batch before the one that
 was taken last.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["PreparedLoader", "ShardDataset"]
 
 
 class ShardDataset(BatchDataset):
-    """The data set of a ``DataLoaderShard``.
+    """The dataset of a ``DataLoaderShard``.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]
             self.remainder = -1
 
     def _update_state_dict(self) -> None:
-        """Do nothing: the data set has the state."""
+        """Do nothing: the dataset has the state."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch that was delivered last."""

@@ -1,4 +1,4 @@
-"""Work of ranks on data sets of any format: return all they get, to compare with an oracle."""
+"""Work of ranks on datasets of any format: return all they get, to compare with an oracle."""
 
 from __future__ import annotations
 

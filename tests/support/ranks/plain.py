@@ -1,4 +1,4 @@
-"""What a plain reader gives, for comparison, and the data sets it is compared on."""
+"""What a plain reader gives, for comparison, and the datasets it is compared on."""
 
 from __future__ import annotations
 

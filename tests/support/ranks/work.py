@@ -352,7 +352,7 @@ def meeting(
     """Make a loader of each of ``tries``, over one communicator; return errors and warnings.
 
     Says "meeting" before, and "warned" at each warning where ``warn_after`` is given. With
-    ``holds``, says "opening" where the data set is opened, and waits there until told to go.
+    ``holds``, says "opening" where the dataset is opened, and waits there until told to go.
     """
     module = importlib.import_module("forebay.loader")
     waiting = importlib.import_module("forebay._job.channel")
@@ -675,7 +675,7 @@ def stalled(
 def made_in_a_stall(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
 ) -> dict[str, str]:
-    """Open a data set, say "opened", wait for a go, make a loader; return the error."""
+    """Open a dataset, say "opened", wait for a go, make a loader; return the error."""
     dataset = forebay.open(path)
     pipe.send("opened")
     pipe.recv()

@@ -34,7 +34,7 @@ pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Er
     Ok(budget)
 }
 
-/// Checks whether each rank may map a data set of this size.
+/// Checks whether each rank may map a dataset of this size.
 ///
 /// # Errors
 /// The reason why not.

@@ -41,7 +41,7 @@ const MIB: u64 = 1024 * KIB;
 /// Facts that the leader of a node gathered before it decided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Findings {
-    /// The data set.
+    /// The dataset.
     pub data: DataFacts,
     /// The storage.
     pub storage: StorageFacts,
@@ -59,7 +59,7 @@ pub struct Findings {
 pub struct Decision {
     /// The decisions.
     pub settings: Settings,
-    /// The data set.
+    /// The dataset.
     pub data: DataFacts,
     /// The storage.
     pub storage: StorageFacts,
@@ -87,7 +87,7 @@ pub struct NodeLimits<'a> {
     pub budget: &'a Budget,
     /// Cores of a rank; of the one that has the most.
     pub cores: usize,
-    /// Whether the nodes share the data set out.
+    /// Whether the nodes share the dataset out.
     pub has_shares: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct NodeLimits<'a> {
 /// `opportunistic`, where it is known.
 ///
 /// # Errors
-/// Options that contradict the data set, and a budget that is too small: the message names the
+/// Options that contradict the dataset, and a budget that is too small: the message names the
 /// minimum.
 pub fn decide(
     options: &Options,
@@ -137,14 +137,14 @@ pub fn decide(
     Ok(Decision { settings, data, storage, copy_buffer_bytes, fallbacks })
 }
 
-/// The order that the options request, on unknown nodes, with the group sizes that suit the data
-/// set.
+/// The order that the options request, on unknown nodes, with the group sizes that suit the
+/// dataset.
 pub fn plain_order(options: &Options, index: &Index) -> Result<Order, Error> {
     let (group_samples, group_window) = shuffle_quality::group_of(index);
     Ok(options.order(index.samples(), group_samples, group_window, None)?)
 }
 
-/// Options without effect for this data set, this storage or this job.
+/// Options without effect for this dataset, this storage or this job.
 fn without_effect(
     options: &Options,
     settings: &Settings,

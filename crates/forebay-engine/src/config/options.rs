@@ -15,7 +15,7 @@ use crate::mesh::LinksSpec;
 pub struct Options {
     /// From which the decisions follow.
     pub loader: LoaderOptions,
-    /// The decoders of the data set.
+    /// The decoders of the dataset.
     pub decode: FieldDecoders,
     /// How the processes of other ranks are found
     /// ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
@@ -38,13 +38,13 @@ impl Deref for Options {
 const OWN: [&str; 2] = ["rank", "local_rank"];
 /// Key of the decoders among the options.
 const DECODE: &str = "decode";
-/// Key of the data set's fingerprint among the options.
-const DATA_SET: &str = "data set";
+/// Key of the dataset's fingerprint among the options.
+const DATA_SET: &str = "dataset";
 /// Key of the [`RankFacts`], which may differ between ranks.
 const FACTS: &str = "facts";
 
 impl Options {
-    /// This rank's hello in the rendezvous: its options, the fingerprint of the data set, and facts
+    /// This rank's hello in the rendezvous: its options, the fingerprint of the dataset, and facts
     /// of its process.
     pub fn hello(&self, fingerprint: u128, facts: &RankFacts) -> Vec<u8> {
         let Ok(Value::Object(mut values)) = serde_json::to_value(&self.loader) else {
@@ -161,6 +161,6 @@ mod tests {
             problem(|v| v["strategy"] = serde_json::json!({"coalesce": 2}), 5),
             "the ranks disagree on strategy.coalesce: rank 0 has null, rank 1 has 2"
         );
-        assert!(problem(|_| (), 6).starts_with("the ranks disagree on data set"));
+        assert!(problem(|_| (), 6).starts_with("the ranks disagree on dataset"));
     }
 }

@@ -1,4 +1,4 @@
-//! Shares of the data set that the nodes of a job hold, for orders that depend on them and for the
+//! Shares of the dataset that the nodes of a job hold, for orders that depend on them and for the
 //! in-memory store.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct JobShares {
     pub(crate) own_node: usize,
 }
 
-/// Shares out the data set, if order or strategy need that. Only `opportunistic` needs it on a
+/// Shares out the dataset, if order or strategy need that. Only `opportunistic` needs it on a
 /// single node. All nodes compute the same.
 pub(crate) fn share_out(
     options: &Options,
@@ -68,7 +68,7 @@ pub(crate) fn share_out(
     cut(options, index, files, fingerprint, (&nodes, links.own_node()), caller).map(Some)
 }
 
-/// Cuts the data set into units and shares them out among nodes with these ranks; also given is the
+/// Cuts the dataset into units and shares them out among nodes with these ranks; also given is the
 /// number of this node.
 fn cut(
     options: &Options,

@@ -54,9 +54,9 @@ pub(crate) struct TierFacts {
     pub(crate) path: String,
     /// What the user gave it \[bytes\].
     pub(crate) bytes: u64,
-    /// Chunks of this data set that it may hold.
+    /// Chunks of this dataset that it may hold.
     pub(crate) slots: u64,
-    /// Bytes of this data set that it holds already \[bytes\].
+    /// Bytes of this dataset that it holds already \[bytes\].
     pub(crate) held_bytes: u64,
     /// Whether it is memory.
     pub(crate) is_memory: bool,

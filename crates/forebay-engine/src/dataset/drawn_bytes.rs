@@ -1,7 +1,7 @@
 //! Estimates the mean length of the samples that a mixture draws.
 //!
 //! Sources differ in the length of their samples, and a mixture draws more of some of them than the
-//! data set has. The estimate follows from a few samples of each source.
+//! dataset has. The estimate follows from a few samples of each source.
 
 use forebay_format::Index;
 use forebay_plan::MixtureSpec;
@@ -10,7 +10,7 @@ use forebay_types::{Located, Piece, SampleId};
 /// Number of probed samples of a source. The index locates them without a read of the files.
 const PROBES: u64 = 64;
 
-/// Bytes of as many records as the data set has, drawn in the proportions of the mixture.
+/// Bytes of as many records as the dataset has, drawn in the proportions of the mixture.
 pub(crate) fn drawn_bytes(mixture: &MixtureSpec, index: &Index) -> u64 {
     // Samples of a chunk that is decoded together share its bytes.
     if index.is_coded() {

@@ -1,4 +1,4 @@
-//! Decoders of fields: what `forebay.open(decode=)` names, applied to the fields of a data set.
+//! Decoders of fields: what `forebay.open(decode=)` names, applied to the fields of a dataset.
 //!
 //! A decoder takes the bytes of a field as the schema yields them, and writes another field:
 //! pixels, a number, an array of fixed shape, or the same bytes once they were checked. Index and
@@ -196,7 +196,7 @@ fn shown(bytes: &[u8]) -> String {
     format!("{text:?}{}", if bytes.len() > SHOWN { "..." } else { "" })
 }
 
-/// The fields of a data set with their decoders.
+/// The fields of a dataset with their decoders.
 #[derive(Clone, Debug)]
 pub struct Decoding {
     sources: Vec<Field>,

@@ -1,4 +1,4 @@
-//! A data set with its index, which is found as a sidecar, computed, or built once.
+//! A dataset with its index, which is found as a sidecar, computed, or built once.
 //!
 //! All processes use the index from the bytes of its sidecar. So the leader of a node can share
 //! them in a sealed memfd, and no process expands more of them than it needs.
@@ -42,7 +42,7 @@ pub const INDEX_THREADS: usize = 8;
 /// Default number of bad samples that `verify` lists; it counts all of them.
 const BAD_LISTED: usize = 100;
 
-/// An opened data set.
+/// An opened dataset.
 pub struct IndexedDataset {
     dataset: Arc<Dataset>,
     index: OnceLock<Loaded>,
@@ -123,7 +123,7 @@ pub struct Built {
 }
 
 impl IndexedDataset {
-    /// Opens a data set; reads headers only.
+    /// Opens a dataset; reads headers only.
     pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Self, Error> {
         Ok(Self {
             dataset: Arc::new(Dataset::open(paths, options)?),
@@ -139,13 +139,13 @@ impl IndexedDataset {
         })
     }
 
-    /// The same data set; `computer` computes indexes that have no sidecar, if it can.
+    /// The same dataset; `computer` computes indexes that have no sidecar, if it can.
     #[must_use]
     pub fn computing_with(self, computer: Arc<dyn ComputeIndex>) -> Self {
         Self { computer: Some(computer), ..self }
     }
 
-    /// The same data set; samples are decoded by `decoders`.
+    /// The same dataset; samples are decoded by `decoders`.
     #[must_use]
     pub fn decoding_with(self, decoders: FieldDecoders) -> Self {
         Self { decoders, ..self }
@@ -165,12 +165,12 @@ impl IndexedDataset {
         Ok(Arc::clone(self.decoding.get_or_init(|| decoding)))
     }
 
-    /// The fingerprint of the data set, for users and states.
+    /// The fingerprint of the dataset, for users and states.
     pub fn fingerprint(&self) -> String {
         format!("{:032x}", self.dataset().identity())
     }
 
-    /// The data set of those samples whose ids these are, in this order.
+    /// The dataset of those samples whose ids these are, in this order.
     pub fn select(&self, ids: &[u64], caller: &dyn Host) -> Result<Self, Error> {
         let loaded = self.index(caller)?;
         let selection = match self.dataset.selection() {
@@ -193,7 +193,7 @@ impl IndexedDataset {
         })
     }
 
-    /// The data set.
+    /// The dataset.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
@@ -478,7 +478,7 @@ impl IndexedDataset {
         Ok(extents)
     }
 
-    /// Describes the data set, its index and the file system it lies on.
+    /// Describes the dataset, its index and the file system it lies on.
     pub fn inspect(&self, caller: &dyn Host) -> Result<serde_json::Value, Error> {
         let loaded = self.index(caller)?;
         let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());

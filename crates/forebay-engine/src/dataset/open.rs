@@ -34,7 +34,7 @@ pub(crate) fn open_files(
 }
 
 /// Opens what an index leads to: the shards, or, where each sample has a file of its own, the
-/// folders. A shard that the data set holds open is read through the same descriptor, so that each
+/// folders. A shard that the dataset holds open is read through the same descriptor, so that each
 /// takes one.
 pub(crate) fn open_indexed(
     dataset: &Dataset,
@@ -44,7 +44,7 @@ pub(crate) fn open_indexed(
     open_through(dataset, index, direct, |number| dataset.open_shard(number))
 }
 
-/// The same through the descriptors that the data set holds, wherever their paths lead by now.
+/// The same through the descriptors that the dataset holds, wherever their paths lead by now.
 pub(crate) fn open_held(dataset: &Dataset, index: &Arc<Index>) -> Result<ShardFiles, ReadError> {
     open_through(dataset, index, false, |number| dataset.held_shard(number))
 }

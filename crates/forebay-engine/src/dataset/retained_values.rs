@@ -1,6 +1,6 @@
 //! Values that the index build reads, retained in memory instead of being read again.
 //!
-//! If values lie among the pages of the tree, the index build reads the whole data set. On remote
+//! If values lie among the pages of the tree, the index build reads the whole dataset. On remote
 //! storage, if they fit into the budget, the leader retains those pages: one memfd per shard, each
 //! byte at its own offset, with holes where nothing was read. It seals and shares them with the
 //! other processes of the node, which read them instead of the files. On a local file system the
@@ -24,7 +24,7 @@ pub struct RetainedValues {
     shards: Vec<OwnedFd>,
     /// Memory that they take \[bytes\].
     bytes: u64,
-    /// Shares of each budget: one, for any number of loaders, for the life of the data set.
+    /// Shares of each budget: one, for any number of loaders, for the life of the dataset.
     loans: Mutex<Vec<memory_ledger::Loan>>,
 }
 
@@ -61,7 +61,7 @@ pub struct RetainedValuesBuilder {
 }
 
 impl RetainedValuesBuilder {
-    /// Begins to retain a data set, if the index build reads all of it and it fits into
+    /// Begins to retain a dataset, if the index build reads all of it and it fits into
     /// `budget_bytes`.
     pub fn begin(dataset: &Dataset, budget_bytes: u64) -> Option<Arc<Self>> {
         let bytes = dataset.inline_bytes().filter(|bytes| *bytes <= budget_bytes)?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::Error;
 
 /// Samples and bytes of records below which there is no warning: tests and examples. An epoch of
-/// such a data set takes seconds, and studies of orders use at least 50,000 samples.
+/// such a dataset takes seconds, and studies of orders use at least 50,000 samples.
 const SMALL_SAMPLES: u64 = 10_000;
 /// See [`SMALL_SAMPLES`].
 const SMALL_BYTES: u64 = 1 << 30;
@@ -58,18 +58,18 @@ impl ShuffleQuality {
     }
 }
 
-/// Samples per group and groups per window that suit the data set of an index.
+/// Samples per group and groups per window that suit the dataset of an index.
 pub(crate) fn group_of(index: &Index) -> (u64, u64) {
     let mean_bytes = index.record_bytes() as f64 / index.samples().max(1) as f64;
     default_group(index.samples(), mean_bytes, index.unit_samples())
 }
 
-/// The order that a data set gets by default on this many ranks.
+/// The order that a dataset gets by default on this many ranks.
 pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Order, Error> {
     let (samples, window) = group_of(index);
     Ok(Order::new(OrderSpec {
         kind: OrderKind::Group { samples, window },
-        // A batch may be larger than the data set.
+        // A batch may be larger than the dataset.
         last_batch: LastBatch::Partial,
         seed: 0,
         samples: index.samples(),
@@ -80,7 +80,7 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
 }
 
 /// The warning for an order that fails the condition while other groups would satisfy it. For a
-/// data set without such groups, or a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`]
+/// dataset without such groups, or a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`]
 /// reports it.
 pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
     warning_of(order, epochs, index.unit_samples(), index.record_bytes())

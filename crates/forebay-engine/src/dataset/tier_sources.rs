@@ -1,4 +1,4 @@
-//! A data set as storage tiers know it: its sources, and how their bytes are cut into chunks.
+//! A dataset as storage tiers know it: its sources, and how their bytes are cut into chunks.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,17 +22,17 @@ const THREADS: usize = 16;
 /// Files between two reports of progress.
 const FILES_AT_ONCE: u64 = 256;
 
-/// How the bytes of a data set are cut.
+/// How the bytes of a dataset are cut.
 pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> Result<ChunkMap, TierError> {
     if files.are_of_samples() {
         return ChunkMap::of_sample_files(Arc::clone(index) as _)
-            .map_err(TierError::io("", "cut the data set into chunks"));
+            .map_err(TierError::io("", "cut the dataset into chunks"));
     }
     let sizes: Vec<u64> = (0..files.len() as u32).map(|shard| files.bytes(ShardId(shard))).collect();
     Ok(ChunkMap::of_files(&sizes))
 }
 
-/// The sources of a data set and what each file is now. Where each sample has a file of its own,
+/// The sources of a dataset and what each file is now. Where each sample has a file of its own,
 /// all are one source with the last change of any, and each is looked at once; `caller` sees how
 /// far that is.
 pub(crate) fn sources(
@@ -77,7 +77,7 @@ pub(crate) fn sources(
     Ok((sources, states))
 }
 
-/// What identifies the images that the devices of a data set are read from.
+/// What identifies the images that the devices of a dataset are read from.
 #[derive(Default)]
 struct Backing(HashMap<u64, Vec<u8>>);
 

@@ -259,7 +259,7 @@ impl Engine {
                 (String::new(), local, read)
             }
         };
-        let what = read.map_or_else(|| "pages of the data set".into(), |extent| self.describe_extent(extent));
+        let what = read.map_or_else(|| "pages of the dataset".into(), |extent| self.describe_extent(extent));
         let lasts = match since_ns {
             0 => ", which has closed its loader, still reads".to_owned(),
             since => {
@@ -292,7 +292,7 @@ impl Engine {
             Some(GatherWait::Plan) => format!("the plan of step {step}"),
             Some(GatherWait::Reading { extent, .. }) => self.describe_extent(extent),
             Some(GatherWait::Share { extent }) => self.describe_share(extent),
-            Some(GatherWait::Pages { .. }) => "pages of the data set that are not in memory".into(),
+            Some(GatherWait::Pages { .. }) => "pages of the dataset that are not in memory".into(),
             Some(GatherWait::Block { sequence, extent }) => {
                 let reader = (sequence % context.region.layout().readers as u64) as usize;
                 let host = context.host(reader, session.number);

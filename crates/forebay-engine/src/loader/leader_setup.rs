@@ -162,7 +162,7 @@ struct Leading<'a> {
     cores: Vec<usize>,
 }
 
-/// The data set, as the leader found it.
+/// The dataset, as the leader found it.
 struct Found {
     index: Arc<Index>,
     /// Its sidecar.
@@ -210,7 +210,7 @@ impl Leading<'_> {
                     message:
                         "the strategy finds samples by a cursor, and these are a selection of the records"
                             .into(),
-                    hint: "use another strategy, or the whole data set".into(),
+                    hint: "use another strategy, or the whole dataset".into(),
                 });
             }
             locators.check()?;
@@ -238,10 +238,7 @@ impl Leading<'_> {
         let seek = begun.elapsed();
         fallbacks.extend(unmet);
         if index.samples() == 0 {
-            return Err(Error::Options {
-                message: "the data set has no samples".into(),
-                hint: String::new(),
-            });
+            return Err(Error::Options { message: "the dataset has no samples".into(), hint: String::new() });
         }
         let mut memory = None;
         if let Some(retained) = &retained {

@@ -174,7 +174,7 @@ impl Engine {
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
         let decoding = Decoding::new(index.fields(), &options.decode)?;
         let layout = BatchLayout::new(decoding.fields(), order.largest_batch(), settings.ragged_bytes)
-            .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
+            .ok_or_else(|| Error::local("the leader's decisions do not fit the dataset"))?;
         let failure_detector = Arc::new(FailureDetector {
             region: Arc::clone(&region),
             membership,

@@ -1,4 +1,4 @@
-//! A job of one rank with its data set, for tests of loaders and of their phases.
+//! A job of one rank with its dataset, for tests of loaders and of their phases.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod lmdb_writer;
 #[allow(clippy::pedantic, reason = "the tests of forebay-format share it")]
 mod record_writer;
 
-/// What holds the samples of the data set.
+/// What holds the samples of the dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Container {
     /// One array of 32-bit numbers: each sample is its own.
@@ -85,7 +85,7 @@ pub(crate) struct OneRank {
 }
 
 impl OneRank {
-    /// Samples of the data set.
+    /// Samples of the dataset.
     pub(crate) const SAMPLES: u64 = 100;
 
     /// With batches of 8 in the order `sequential`; `change` changes the options.
@@ -127,7 +127,7 @@ impl OneRank {
         Self { source: Arc::new(source), options, directory, path, starts }
     }
 
-    /// The file of the data set.
+    /// The file of the dataset.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -28,7 +28,7 @@ impl Engine {
         self.context.cores
     }
 
-    /// Samples of the data set.
+    /// Samples of the dataset.
     pub fn samples(&self) -> u64 {
         self.context.findings.data.samples
     }

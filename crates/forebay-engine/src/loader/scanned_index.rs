@@ -19,7 +19,7 @@ use crate::mesh::{Channel, Links};
 /// Index of the node whose leader scans.
 const SCANNING_NODE: usize = 0;
 
-/// Scans a data set, or receives the index of another node's leader (collective over the linked
+/// Scans a dataset, or receives the index of another node's leader (collective over the linked
 /// leaders).
 pub(crate) fn scanned_index(
     source: &IndexedDataset,

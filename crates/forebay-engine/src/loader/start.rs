@@ -58,7 +58,7 @@ impl Engine {
         }
         let last = self.last_epoch();
         if epoch > last {
-            return wrong(format!("epoch {epoch} is too large (at most {last} for this data set)"));
+            return wrong(format!("epoch {epoch} is too large (at most {last} for this dataset)"));
         }
         let end = (epoch + 1) * steps;
         let target = end - steps + step;
@@ -115,7 +115,7 @@ impl Engine {
             // A thread inside a read may still copy staging bytes, which the others no longer
             // protect.
             let pages =
-                || "pages of the data set that are not in memory, which a void batch still needs".into();
+                || "pages of the dataset that are not in memory, which a void batch still needs".into();
             self.wait_for_storage(caller, pages, || session.cancel_detach())?;
         }
         self.publish_reached(session.number, end);

@@ -1,4 +1,4 @@
-//! Tests of whole loaders of one rank, over small data sets in files.
+//! Tests of whole loaders of one rank, over small datasets in files.
 
 use forebay_format::OpenOptions;
 use forebay_io::probe_io_uring;

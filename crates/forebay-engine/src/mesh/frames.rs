@@ -19,7 +19,7 @@ pub(super) const MAX_PIECE_BYTES: usize = 8 << 10;
 pub(super) const WINDOW_BYTES: usize = 32 << 10;
 /// The receiver acknowledges after each such amount \[bytes\].
 pub(super) const ACKNOWLEDGE_BYTES: usize = WINDOW_BYTES / 4;
-/// Largest message \[bytes\]: the index of a data set of some hundred million samples.
+/// Largest message \[bytes\]: the index of a dataset of some hundred million samples.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 30;
 const HEADER_BYTES: usize = 8;
 

@@ -1,4 +1,4 @@
-//! Resident units of the order `opportunistic`: what each node keeps of its share of the data set.
+//! Resident units of the order `opportunistic`: what each node keeps of its share of the dataset.
 //!
 //! - `setup`: the leaders agree on the units that each node keeps and on the windows of what they
 //!   stream ([`ResidentPlan`]).

@@ -141,7 +141,7 @@ pub(crate) fn choose(
     Ok(Choice { plan, order, memory_bytes })
 }
 
-/// Memory of this node; its share of the data set takes `owned_bytes`.
+/// Memory of this node; its share of the dataset takes `owned_bytes`.
 fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<NodeMemory, Error> {
     let ResidentQuestion { options, budget, .. } = question;
     let free = host::available_bytes();

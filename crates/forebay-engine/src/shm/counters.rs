@@ -98,7 +98,7 @@ counters! {
 pub enum Level {
     /// Pages that are resident, copied from a mapping.
     PageCache,
-    /// The data set's own files, read with system calls.
+    /// The dataset's own files, read with system calls.
     Source,
     /// This node's share of an in-memory store.
     Share,

@@ -1,12 +1,12 @@
 //! What the leader of a node does with the store daemon of its user, if there is one.
 //!
-//! 1. [`Keeping::look`] asks for the share of the data set, as its files are now.
+//! 1. [`Keeping::look`] asks for the share of the dataset, as its files are now.
 //! 2. If that has the chunks that the node is to hold, it is used as it is. Else the chunks that it
 //!    has are copied, and the others are read ([`Keeping::share`]).
 //! 3. A share that was loaded is handed to the daemon, unless its files changed meanwhile.
 //!
-//! Memory that the daemon holds for later jobs gives way to this one: unused shares of other data
-//! sets first, then that of this data set, which is then loaded from the source.
+//! Memory that the daemon holds for later jobs gives way to this one: unused shares of other
+//! datasets first, then that of this dataset, which is then loaded from the source.
 //!
 //! A daemon that fails is not asked again: the share is loaded from the source.
 
@@ -27,7 +27,7 @@ use crate::host::Host;
 use crate::store::daemon::{DataSet, Found, StoreConnection, StoreDaemonError, share_bytes};
 use crate::store::load::{LoadedBytes, load};
 
-/// The files of a data set.
+/// The files of a dataset.
 #[derive(Clone, Copy)]
 pub(super) struct ShareSource<'a> {
     pub(super) dataset: &'a Dataset,
@@ -74,7 +74,7 @@ pub(super) struct OwnShare {
 }
 
 impl<'a> Keeping<'a> {
-    /// Asks for the kept share of a data set.
+    /// Asks for the kept share of a dataset.
     pub(super) fn look(source: ShareSource<'a>, caller: &'a dyn Host) -> Result<Self, Error> {
         let mut keeping = Self { source, caller, session: None, problem: None };
         let connection = keeping.tried(StoreConnection::existing())?.flatten();
@@ -89,7 +89,7 @@ impl<'a> Keeping<'a> {
         Ok(keeping)
     }
 
-    /// The data set as it is now, and whether a change from now on would be noticed.
+    /// The dataset as it is now, and whether a change from now on would be noticed.
     fn data_set(&mut self) -> Result<Option<(DataSet, bool)>, Error> {
         let now_ns =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_nanos() as i64);
@@ -199,10 +199,10 @@ impl<'a> Keeping<'a> {
             match self.data_set()? {
                 None => return Ok(false),
                 Some((now, _)) if now.version == before => return Ok(true),
-                Some(_) => "the data set was changed while it was loaded",
+                Some(_) => "the dataset was changed while it was loaded",
             }
         } else {
-            "the data set was changed less than 2 s before it was loaded: a later change might not be noticed"
+            "the dataset was changed less than 2 s before it was loaded: a later change might not be noticed"
         };
         self.problem = Some(format!("the share is not kept: {problem}"));
         self.session = None;

@@ -1,4 +1,4 @@
-//! The in-memory store: each node keeps a share of the data set in memory and serves it to the
+//! The in-memory store: each node keeps a share of the dataset in memory and serves it to the
 //! others.
 //!
 //! - `setup`: the leaders agree on the layout, load the shares and exchange addresses
@@ -10,7 +10,7 @@
 //!   those of other nodes; `requests` limits how many are in flight.
 //! - `ucx`: whether UCX takes the place of TCP; `probe` measures the network between the nodes.
 //!
-//! The store works on bytes of files, as storage tiers do: a chunk of the data set is in a share
+//! The store works on bytes of files, as storage tiers do: a chunk of the dataset is in a share
 //! whole or not at all. What no share holds is read from the source.
 
 mod client;

@@ -117,7 +117,7 @@ impl StorePlan {
         StoreLayout::new(&self.owners, &self.slots, self.key)
     }
 
-    /// Identifies data set and layout.
+    /// Identifies dataset and layout.
     pub(super) fn data_set(&self) -> DataSetDigest {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.key.to_le_bytes());
@@ -145,7 +145,7 @@ impl StorePlan {
         self.slots.len()
     }
 
-    /// Chunks of the data set, those that nodes hold, and those of this node.
+    /// Chunks of the dataset, those that nodes hold, and those of this node.
     pub(crate) fn chunks(&self) -> (u64, u64, u64) {
         let layout = self.layout();
         let held = (0..self.nodes()).map(|node| layout.held(node)).sum();
@@ -250,7 +250,7 @@ fn slots(size: StoreSize, owned: u64, kept: KeptRoom, mappable: Option<u64>) -> 
     slots_in(size, owned, host::available_bytes().saturating_add(kept.bytes), kept.chunks, mappable)
 }
 
-/// The same with so much free memory \[bytes\]; `kept` chunks of the data set are in memory. A
+/// The same with so much free memory \[bytes\]; `kept` chunks of the dataset are in memory. A
 /// share is mapped: a limit on address space leaves `mappable` for it \[bytes\].
 fn slots_in(
     size: StoreSize,

@@ -87,7 +87,7 @@ pub(super) fn choose<T>(
 
 /// The error of a value that is missing: of a row, which a mask can tell, or of an item in it.
 pub(super) fn null_error(input: &Input, column: &str, row: u64, is_row: bool) -> Error {
-    let mask = if is_row { "open the data set with nulls=\"mask\", " } else { "" };
+    let mask = if is_row { "open the dataset with nulls=\"mask\", " } else { "" };
     let hint = format!(
         "{mask}leave {column:?} out with fields=, or rewrite the file with a value in its place \
          (pyarrow.compute.fill_null)"

@@ -1,7 +1,7 @@
-//! What a directory is: a data set of some format, or a folder whose files are samples.
+//! What a directory is: a dataset of some format, or a folder whose files are samples.
 //!
 //! Files with marks of a format decide at once. Of anything else a folder is made, unless something
-//! in it holds many samples: then each file of a data set would silently be one sample.
+//! in it holds many samples: then each file of a dataset would silently be one sample.
 //!
 //! How far it looks: a million files cannot be opened only to look, on storage where each takes a
 //! trip to a server. Names come with the listing. The first bytes are read of files whose names
@@ -63,7 +63,7 @@ pub(super) fn detect(path: &Path) -> Result<DirectoryKind, Error> {
     if entries.files.is_empty() && entries.directories.is_empty() {
         return Ok(DirectoryKind::Empty);
     }
-    // A directory of files that each hold many samples is rather a data set of these. Files beside
+    // A directory of files that each hold many samples is rather a dataset of these. Files beside
     // directories are no samples: only the first one is looked at.
     let is_flat = entries.directories.is_empty();
     if let Some((name, format)) = entries.first_file(path, |name| is_flat && foreign::is_array(name)) {

@@ -1,4 +1,4 @@
-//! The interface between a data set and the formats: [`Container`], one file of a data set.
+//! The interface between a dataset and the formats: [`Container`], one file of a dataset.
 //!
 //! A format reduces a file to the locations of its samples' columns; all other code is the same for
 //! all formats.
@@ -39,7 +39,7 @@ use crate::index::sidecar::{NameTable, RecordClass, ShardInfo, ShardState, Tiles
 use crate::schema::opaque_field;
 use crate::{Error, Format, Schema, SchemaChoice, SidecarError};
 
-/// One file of a data set, open for reading; its headers were read and checked.
+/// One file of a dataset, open for reading; its headers were read and checked.
 pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// The file.
     fn input(&self) -> &Input;
@@ -47,7 +47,7 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// The state of the file besides its size and modification time, to detect changes.
     fn state(&self) -> ShardState;
 
-    /// The columns of a sample and the layout of their bytes. All files of a data set must have the
+    /// The columns of a sample and the layout of their bytes. All files of a dataset must have the
     /// same fields.
     fn columns(&self) -> Result<Vec<Column>, Error>;
 
@@ -144,7 +144,7 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Why a data set of such files has no samples, and advice to the user: `found` and `hint` of
+    /// Why a dataset of such files has no samples, and advice to the user: `found` and `hint` of
     /// the error. `summary` is that of the scans of all files, `excluded` the names of records that
     /// are not samples.
     fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {

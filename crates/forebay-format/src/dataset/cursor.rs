@@ -18,7 +18,7 @@ pub type ShardBytes<'a> = dyn Fn(ShardId, u64, u64) -> Option<&'a [u8]> + 'a;
 /// Records between two reports of progress.
 const TELL_EVERY: u64 = 1024;
 
-/// A place between two samples of a data set.
+/// A place between two samples of a dataset.
 #[derive(Clone, Debug, Default)]
 pub struct SampleCursor {
     shard: usize,
@@ -78,7 +78,7 @@ impl Dataset {
     pub fn export_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
         let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
         bytes.extend(cursor.next.to_le_bytes());
-        let database = self.database(cursor.shard, "a cursor").expect("a cursor of this data set");
+        let database = self.database(cursor.shard, "a cursor").expect("a cursor of this dataset");
         bytes.extend(cursor.cursor.portable(database).encode());
         bytes
     }

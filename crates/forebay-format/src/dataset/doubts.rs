@@ -1,4 +1,4 @@
-//! What may make a data set another one than the user expects: warnings for each time it is opened,
+//! What may make a dataset another one than the user expects: warnings for each time it is opened,
 //! most of which its index gives rise to.
 
 use std::collections::HashSet;
@@ -42,7 +42,7 @@ impl Dataset {
             return Some(format!("{path}: {links} {SYMBOLIC_LINKS} skipped: they lead nowhere"));
         }
         Some(format!(
-            "{path}: {links} {SYMBOLIC_LINKS} skipped: they are not followed, so what they point to is not in the data set\nhint: \
+            "{path}: {links} {SYMBOLIC_LINKS} skipped: they are not followed, so what they point to is not in the dataset\nhint: \
              pass the directories that they point to, copy the files (cp -rL), or follow links with follow_symlinks=True",
         ))
     }

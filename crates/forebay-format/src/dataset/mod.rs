@@ -176,7 +176,7 @@ impl Dataset {
         self.fingerprint
     }
 
-    /// [`Dataset::fingerprint`], and the selection: two data sets with the same identity have the
+    /// [`Dataset::fingerprint`], and the selection: two datasets with the same identity have the
     /// same samples with the same ids.
     pub fn identity(&self) -> u128 {
         self.selection

@@ -1,4 +1,4 @@
-//! The files of a data set, open for reading single samples.
+//! The files of a dataset, open for reading single samples.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

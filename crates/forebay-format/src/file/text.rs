@@ -76,7 +76,7 @@ impl Text {
             Self::Json | Self::JsonLines => format!("{}; {of_files}", convert(format!("read_json('{path}', lines=True)"))),
             Self::Csv => format!("{}; {of_files}", convert(format!("read_csv('{path}')"))),
             Self::Tsv => format!("{}; {of_files}", convert(format!("read_csv('{path}', sep='\\t')"))),
-            Self::Plain => "a directory of texts is a data set of one sample per file; of samples in lines make a Parquet \
+            Self::Plain => "a directory of texts is a dataset of one sample per file; of samples in lines make a Parquet \
                             file once, as pandas and datasets (load_dataset(\"text\")) do"
                 .to_owned(),
         }

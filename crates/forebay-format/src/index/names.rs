@@ -19,7 +19,7 @@ use crate::{Error, Format, SidecarError};
 /// Memory for names in use \[bytes\]: those of a million files, coded.
 const NAMES_BYTES: u64 = 16 << 20;
 
-/// Memory that the directories of a data set may take \[bytes\]; a million of them take half of it.
+/// Memory that the directories of a dataset may take \[bytes\]; a million of them take half of it.
 const MAX_DIRECTORY_BYTES: usize = 256 << 20;
 
 /// The names of a sidecar.

@@ -1,4 +1,4 @@
-//! A selection of samples: a data set of its own, whose samples are records of the same files.
+//! A selection of samples: a dataset of its own, whose samples are records of the same files.
 //!
 //! Sample *i* is the record with the *i*-th id. Ids are in any order, and none is there twice.
 
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{Index, no_sample};
 use crate::Error;
 
-/// Which records of the files are the samples of a data set.
+/// Which records of the files are the samples of a dataset.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Selection {
     ids: Vec<u64>,
@@ -70,7 +70,7 @@ impl Selection {
         &self.ids
     }
 
-    /// The fingerprint of this selection of a data set.
+    /// The fingerprint of this selection of a dataset.
     pub(crate) fn fingerprint_of(&self, dataset: u128) -> u128 {
         let mut hasher = Xxh3::new();
         hasher.update(&dataset.to_le_bytes());

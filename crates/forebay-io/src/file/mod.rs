@@ -2,7 +2,7 @@
 //!
 //! - `open` and `beneath` open them, `system` says on which file system they lie, and
 //!   `readahead_window` how much the kernel fetches there for one announcement.
-//! - `data_file`: one file. `shards`: those of a data set. `sample_files`: where each sample has
+//! - `data_file`: one file. `shards`: those of a dataset. `sample_files`: where each sample has
 //!   one.
 //! - `read_at`: the seam to anything that is read at an offset. `span`: where bytes of a file can
 //!   be read.

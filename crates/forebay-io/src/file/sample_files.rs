@@ -37,7 +37,7 @@ pub struct SampleFile {
     pub bytes: u64,
 }
 
-/// Knows the files of a data set that has one for each sample; an index does.
+/// Knows the files of a dataset that has one for each sample; an index does.
 pub trait SampleFileTable: Send + Sync {
     /// Number of files.
     fn len(&self) -> usize;
@@ -59,7 +59,7 @@ pub trait SampleFileTable: Send + Sync {
     }
 }
 
-/// The files of the samples of a data set.
+/// The files of the samples of a dataset.
 pub(crate) struct SampleFiles {
     table: Arc<dyn SampleFileTable>,
     folders: Vec<Folder>,

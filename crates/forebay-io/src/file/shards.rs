@@ -1,6 +1,6 @@
-//! The shards of a data set, open for reading.
+//! The shards of a dataset, open for reading.
 //!
-//! 1. Every shard is opened once ([`DataFile`]), or taken over open from the data set, and must
+//! 1. Every shard is opened once ([`DataFile`]), or taken over open from the dataset, and must
 //!    have the size that the index says.
 //! 2. Where reads around the page cache are asked for, a second descriptor with `O_DIRECT` is
 //!    opened; a file system that refuses it, or wants more than 4096 bytes of alignment, is
@@ -41,7 +41,7 @@ struct ShardFile {
     announced_bytes: u64,
 }
 
-/// The shards of a data set, open for reading.
+/// The shards of a dataset, open for reading.
 pub struct ShardFiles {
     shards: Vec<ShardFile>,
     /// Takes the place of the shards where samples have files of their own.

@@ -1,6 +1,6 @@
 //! Where the bytes of a source file can be read: a read is answered in spans.
 //!
-//! The files of the data set are one level, [`LevelId::SOURCE`]. Another [`FileIo`](crate::FileIo)
+//! The files of the dataset are one level, [`LevelId::SOURCE`]. Another [`FileIo`](crate::FileIo)
 //! can hold copies of parts of them on further levels. It answers each request with one [`Span`]:
 //! a level, an open file there, and how many of the bytes that file has. `pread(2)` and `io_uring`
 //! both read what the span says.
@@ -28,7 +28,7 @@ pub struct At {
 pub struct LevelId(u8);
 
 impl LevelId {
-    /// The files of the data set.
+    /// The files of the dataset.
     pub const SOURCE: Self = Self(0);
 
     /// Level `number` of copies, counted from 0, the nearest.

@@ -81,7 +81,7 @@ pub(crate) enum Retries {
     Never,
 }
 
-/// What a transfer reads: the files of a data set, or one file.
+/// What a transfer reads: the files of a dataset, or one file.
 pub(crate) trait Target {
     /// Makes one request for bytes at `at`, of a level that is not in `left_out`.
     fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Answer;

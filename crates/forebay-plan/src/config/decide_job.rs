@@ -1,6 +1,6 @@
 //! The decisions about a job on one node, in their order:
 //!
-//! 1. [`needs_shares`]: whether the nodes share the data set out.
+//! 1. [`needs_shares`]: whether the nodes share the dataset out.
 //! 2. [`retained_bytes`]: how much of what the index build reads is retained; it counts as held.
 //! 3. [`decide_job`]: how the node reads, within what its budget leaves beside copies for tiers.
 //!    What the order needs comes first: copies get less until it fits.
@@ -24,7 +24,7 @@ const LEAST_COPY_BUFFER_BYTES: u64 = 256 << 10;
 pub struct JobFacts<'a> {
     /// The options for reading.
     pub options: &'a ReadOptions,
-    /// The data set.
+    /// The dataset.
     pub data: &'a DataFacts,
     /// The storage.
     pub storage: &'a StorageFacts,
@@ -82,7 +82,7 @@ pub fn decide_job(
     }
 }
 
-/// Whether the nodes share the data set out: for an order that depends on it, or an in-memory
+/// Whether the nodes share the dataset out: for an order that depends on it, or an in-memory
 /// store. Only `opportunistic` needs it on a single node.
 #[must_use]
 pub fn needs_shares(kind: OrderKind, has_store: bool, is_single_node: bool) -> bool {

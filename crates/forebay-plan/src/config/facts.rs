@@ -93,7 +93,7 @@ pub struct ReadOptions {
     pub locate: Locate,
     /// How storage is touched.
     pub access: AccessChoice,
-    /// Whether reads go around the page cache; `None`: where the data set is large.
+    /// Whether reads go around the page cache; `None`: where the dataset is large.
     pub direct: Option<bool>,
     /// Readers of the node.
     pub readers: Option<Readers>,
@@ -131,7 +131,7 @@ impl ReadOptions {
     }
 }
 
-/// Facts of the data set, and of a batch of it.
+/// Facts of the dataset, and of a batch of it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Samples.

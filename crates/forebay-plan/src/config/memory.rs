@@ -3,14 +3,14 @@
 //! The budget is `node_memory=` or the default, less the memory that other loaders of the job hold.
 //! The control group and the free memory bound it. So does `RLIMIT_AS`: each rank maps the region,
 //! so the rank with the least address space left decides. Of that the default takes up to half, and
-//! a mapping of the data set up to a quarter. The rest is for thread stacks, the script, and the
+//! a mapping of the dataset up to a quarter. The rest is for thread stacks, the script, and the
 //! allocator's arenas, which reserve 64 MiB per thread if possible.
 
 use serde::{Deserialize, Serialize};
 
 /// Divisor of the remaining address space for the default budget.
 const DEFAULT_ADDRESS_PART: u64 = 2;
-/// Divisor of the remaining address space for a mapping of the data set.
+/// Divisor of the remaining address space for a mapping of the dataset.
 const MAPPED_ADDRESS_PART: u64 = 4;
 
 /// Facts of the memory of a node.
@@ -108,7 +108,7 @@ pub fn budget(facts: &MemoryFacts) -> Result<Budget, MemoryBound> {
     })
 }
 
-/// Whether each rank may map a data set of `file_bytes`.
+/// Whether each rank may map a dataset of `file_bytes`.
 #[must_use]
 pub fn may_map(file_bytes: u64, address_left_bytes: Option<u64>) -> bool {
     address_left_bytes.is_none_or(|left| file_bytes <= left / MAPPED_ADDRESS_PART)

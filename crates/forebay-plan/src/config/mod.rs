@@ -1,6 +1,6 @@
 //! Decisions at the creation of a loader, so that all processes of a node compute the same plan.
 //!
-//! Each decision is a pure function of the options, facts of the data set and facts of the storage
+//! Each decision is a pure function of the options, facts of the dataset and facts of the storage
 //! ([`decide`]). The engine gathers the facts (`facts`) and describes the decisions. None of them
 //! changes which samples are delivered: only the order does. `decide_job` has the order of the
 //! decisions. `memory` bounds the memory of a

@@ -231,7 +231,7 @@ impl Load<'_> {
         self.options.prefetch_windows.map_or(SEGMENTS, u64::from)
     }
 
-    /// A size of the staging ring: in whole steps, and no more than the data set twice (this epoch
+    /// A size of the staging ring: in whole steps, and no more than the dataset twice (this epoch
     /// and the next). An epoch of a mixture may pass a source any number of times.
     fn rounded(&self, bytes: u64) -> u64 {
         let samples = self.data.samples.max(self.order.mixture().map_or(0, |_| self.order.spec().samples));
@@ -292,7 +292,7 @@ mod tests {
         ReadOptions::new(RANKS as usize)
     }
 
-    /// Decides for a cold data set on a file system of other nodes; resident ones are local.
+    /// Decides for a cold dataset on a file system of other nodes; resident ones are local.
     fn decided(
         options: &ReadOptions,
         kind: OrderKind,

@@ -39,7 +39,7 @@ pub struct TieringFacts<'a> {
     pub node_ranks: u64,
     /// Bytes of all files.
     pub data_bytes: u64,
-    /// Chunks of the data set.
+    /// Chunks of the dataset.
     pub chunks: u64,
     /// Chunks of this node's share, where the nodes have shares.
     pub own_chunks: Option<u64>,
@@ -168,7 +168,7 @@ fn alignment_of_runs<P: SamplePlaces>(order: &Order, places: &P) -> u64 {
 }
 
 /// The alignment at which units of `unit_bytes` have as many borders inside chunks as shares have:
-/// all shares together have `chunks_of_shares` chunks, where the data set has `chunks` \[bytes\].
+/// all shares together have `chunks_of_shares` chunks, where the dataset has `chunks` \[bytes\].
 fn alignment_of_shares(chunks_of_shares: u64, chunks: u64, unit_bytes: f64) -> u64 {
     let borders = (chunks_of_shares as f64 / chunks.max(1) as f64 - 1.0).max(0.0);
     (CHUNK_BYTES as f64 - borders * unit_bytes).max(1.0) as u64

@@ -1,11 +1,11 @@
-//! A set of chunks of a data set, and the place of each among the chunks of the set.
+//! A set of chunks of a dataset, and the place of each among the chunks of the set.
 
 use serde::{Deserialize, Serialize};
 
 /// Chunks whose numbers share a word.
 const WORD_CHUNKS: u64 = u64::BITS as u64;
 
-/// A set of chunks. A bit and half a bit of memory per chunk of the data set.
+/// A set of chunks. A bit and half a bit of memory per chunk of the dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u64>", into = "Vec<u64>")]
 pub struct ChunkSet {

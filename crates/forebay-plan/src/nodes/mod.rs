@@ -1,6 +1,6 @@
-//! What each node of a job holds of a data set.
+//! What each node of a job holds of a dataset.
 //!
-//! - `shares`: which samples; `units`: how the data set is cut for that; `chunk_set`: which chunks.
+//! - `shares`: which samples; `units`: how the dataset is cut for that; `chunk_set`: which chunks.
 //! - `store_layout`: where chunks lie in the shares of an in-memory store; `peer_requests`: how a
 //!   rank asks other nodes for bytes of theirs.
 

@@ -1,7 +1,7 @@
-//! Shares: which samples of a data set each node of a job holds.
+//! Shares: which samples of a dataset each node of a job holds.
 //!
 //! How it works, in order:
-//! 1. The data set is cut into units, runs of consecutive samples. The caller decides where.
+//! 1. The dataset is cut into units, runs of consecutive samples. The caller decides where.
 //! 2. Each node has a part of the data in proportion to its ranks, since that is what a step takes
 //!    of it.
 //! 3. A hash of (key, unit, node) is the score of a unit on a node. A node with twice the ranks
@@ -54,7 +54,7 @@ struct Numbers {
     nodes: Vec<Vec<u32>>,
 }
 
-/// A unit of a data set.
+/// A unit of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareUnit {
     /// Its first sample; it ends where the next unit starts.
@@ -64,8 +64,8 @@ pub struct ShareUnit {
 }
 
 impl NodeShares {
-    /// Shares out `units`, of a data set of `samples` samples, among nodes with these ranks. `key`
-    /// identifies the data set.
+    /// Shares out `units`, of a dataset of `samples` samples, among nodes with these ranks. `key`
+    /// identifies the dataset.
     ///
     /// # Panics
     /// Where the units do not begin with sample 0 and ascend, or the ranks are not 0 to their
@@ -89,7 +89,7 @@ impl NodeShares {
             && unit_starts.is_sorted_by(|one, next| one < next)
             && unit_starts.last().is_some_and(|last| *last < samples);
         if !cover || unit_starts.len() != unit_nodes.len() {
-            return Err("units that do not cover the data set");
+            return Err("units that do not cover the dataset");
         }
         if nodes.len() > MAX_NODES {
             return Err("too many nodes");
@@ -112,7 +112,7 @@ impl NodeShares {
         Ok(Self { samples, unit_starts, unit_nodes, nodes, rank_nodes, held: held.into() })
     }
 
-    /// Samples of the data set.
+    /// Samples of the dataset.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
@@ -144,7 +144,7 @@ impl NodeShares {
         self.rank_nodes.len() as u64
     }
 
-    /// The unit of a sample of the data set.
+    /// The unit of a sample of the dataset.
     #[must_use]
     pub fn unit_of(&self, sample: SampleId) -> usize {
         self.unit_starts.partition_point(|start| *start <= sample.0) - 1
@@ -168,7 +168,7 @@ impl NodeShares {
         usize::from(self.unit_nodes[unit])
     }
 
-    /// The node that holds a sample of the data set.
+    /// The node that holds a sample of the dataset.
     #[must_use]
     pub fn node_of(&self, sample: SampleId) -> usize {
         self.holder(self.unit_of(sample))

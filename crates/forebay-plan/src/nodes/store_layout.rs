@@ -1,4 +1,4 @@
-//! Where the chunks of a data set lie in the shares of an in-memory store.
+//! Where the chunks of a dataset lie in the shares of an in-memory store.
 //!
 //! How it works, in order:
 //! 1. Each chunk has an owner: the node that holds most of its samples (`node_shares`), or none.
@@ -30,7 +30,7 @@ pub struct StoreLayout {
 
 impl StoreLayout {
     /// The layout for these owners of the chunks, where each node has room for `slots` chunks.
-    /// `key` identifies the data set.
+    /// `key` identifies the dataset.
     #[must_use]
     pub fn new(owners: &[u16], slots: &[u64], key: u64) -> Self {
         let mut owned = vec![0_u64; slots.len()];
@@ -66,7 +66,7 @@ impl StoreLayout {
         Self { owners: owners.into(), slots, held: held.into() }
     }
 
-    /// Chunks of the data set.
+    /// Chunks of the dataset.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.owners.len() as u64

@@ -1,4 +1,4 @@
-//! How a data set is cut into the units that the nodes of a job share out, and which chunks a share
+//! How a dataset is cut into the units that the nodes of a job share out, and which chunks a share
 //! lies in.
 //!
 //! - A unit is a run of consecutive samples, about as long as [`unit_bytes`] says. It ends before
@@ -42,7 +42,7 @@ const LEAST_STREAM_UNITS_OF_NODE: u64 = 64;
 /// as those of the preset `lustre-hdd`, take 11 % longer than for one long read.
 const STREAM_UNIT_BYTES: u64 = 256 << 20;
 
-/// What identifies a data set among the keys of permutations and hashes.
+/// What identifies a dataset among the keys of permutations and hashes.
 #[must_use]
 pub fn data_set_key(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64 ^ fingerprint as u64
@@ -73,7 +73,7 @@ pub fn stream_unit_bytes(data_bytes: u64, samples: u64, nodes: u64, asked: Optio
     plain.min(for_units(LEAST_STREAM_UNITS_OF_NODE)).max(long).max(PIECE_BYTES)
 }
 
-/// Cuts the data set into units.
+/// Cuts the dataset into units.
 ///
 /// # Errors
 /// Those of the index and of `progress`.
@@ -232,7 +232,7 @@ fn walk<P: SamplePlaces, E: From<P::Error>>(
     Ok(())
 }
 
-/// The place of an extent's first byte among all bytes of the data set's chunks \[bytes\].
+/// The place of an extent's first byte among all bytes of the dataset's chunks \[bytes\].
 fn place(chunks: &dyn ChunkPlaces, extent: &Extent) -> Option<u64> {
     chunks.chunk_at(extent.shard, extent.offset).map(|place| place.chunk * CHUNK_BYTES + place.offset)
 }

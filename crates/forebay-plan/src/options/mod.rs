@@ -3,7 +3,7 @@
 //! 1. Python finds each value: in an argument, an environment variable or a file. It converts
 //!    types, and [`check_value`] checks the value by itself; an error names where it came from.
 //! 2. A [`LoaderOptions`] is made from the values once. [`LoaderOptions::checked`] checks which
-//!    values go together, as far as that needs no data set.
+//!    values go together, as far as that needs no dataset.
 //!
 //! What concerns only the process of a rank (launcher, links to other nodes, the command of a
 //! daemon) belongs to the engine.
@@ -188,7 +188,7 @@ impl LoaderOptions {
         }
         if self.order.mixture.is_some() && self.strategy.locate.walks() {
             return wrong(
-                "the strategy finds samples by a cursor, and the data set is a mixture of several".into(),
+                "the strategy finds samples by a cursor, and the dataset is a mixture of several".into(),
                 "use another strategy",
             );
         }
@@ -208,7 +208,7 @@ impl LoaderOptions {
         self.local_ranks.len() == self.size as usize
     }
 
-    /// The kind of order; `samples` and `window` stand in for what the user left open. The data set
+    /// The kind of order; `samples` and `window` stand in for what the user left open. The dataset
     /// has `total` samples.
     #[must_use]
     pub fn kind(&self, total: u64, samples: u64, window: u64) -> OrderKind {
@@ -230,11 +230,11 @@ impl LoaderOptions {
         }
     }
 
-    /// The order of a data set of `samples` samples. The sizes of groups and the lanes stand in for
+    /// The order of a dataset of `samples` samples. The sizes of groups and the lanes stand in for
     /// what the user left open.
     ///
     /// # Errors
-    /// Numbers that contradict the data set or each other.
+    /// Numbers that contradict the dataset or each other.
     pub fn order(
         &self,
         samples: u64,

@@ -8,9 +8,9 @@ use crate::MixtureSpec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderName {
-    /// The order of the data set; neighbours are in one batch.
+    /// The order of the dataset; neighbours are in one batch.
     Sequential,
-    /// Each rank has a contiguous part of the data set.
+    /// Each rank has a contiguous part of the dataset.
     Contiguous,
     /// A full shuffle.
     Shuffle,
@@ -51,7 +51,7 @@ pub struct OrderChoice {
     /// Length of a unit of `opportunistic` \[bytes\].
     #[serde(default)]
     pub unit: Option<u64>,
-    /// The sources of the data set, where it is a mixture.
+    /// The sources of the dataset, where it is a mixture.
     #[serde(default)]
     pub mixture: Option<MixtureSpec>,
 }

@@ -21,7 +21,7 @@ use crate::order::{Order, OrderKind};
 pub struct Convergence {
     /// Epochs of the training.
     pub epochs: u64,
-    /// N, samples of the data set.
+    /// N, samples of the dataset.
     pub samples: u64,
     /// G, its groups.
     pub groups: u64,

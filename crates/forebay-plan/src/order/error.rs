@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum OrderError {
     /// There is nothing to put in order.
-    #[error("order {kind}: the data set has no samples")]
+    #[error("order {kind}: the dataset has no samples")]
     Empty {
         /// Name of the kind.
         kind: &'static str,
@@ -24,8 +24,8 @@ pub enum OrderError {
     },
     /// One step takes more than there is.
     #[error(
-        "order {kind}: batch larger than the data set: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
-         per step, the data set has {samples}, and last_batch=\"{last}\" needs at least one whole step"
+        "order {kind}: batch larger than the dataset: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
+         per step, the dataset has {samples}, and last_batch=\"{last}\" needs at least one whole step"
     )]
     BatchTooLarge {
         /// Name of the kind.
@@ -43,7 +43,7 @@ pub enum OrderError {
     },
     /// A rank would have no sample.
     #[error(
-        "order {kind}: fewer samples than ranks: {ranks} ranks, the data set has {samples}, and each rank needs one \
+        "order {kind}: fewer samples than ranks: {ranks} ranks, the dataset has {samples}, and each rank needs one \
          at least in a step"
     )]
     FewerThanRanks {
@@ -56,7 +56,7 @@ pub enum OrderError {
     },
     /// `carry` with an order that is not a circle.
     #[error(
-        "order {kind}: last_batch=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
+        "order {kind}: last_batch=\"carry\" lets epochs flow on around the dataset, which only order sequential can do"
     )]
     Carry {
         /// Name of the kind.
@@ -98,7 +98,7 @@ pub enum OrderError {
         expected: &'static str,
     },
     /// An order that no source of a mixture can have.
-    #[error("order {kind}: the data set is a mixture, whose sources are sequential, shuffle or group")]
+    #[error("order {kind}: the dataset is a mixture, whose sources are sequential, shuffle or group")]
     MixtureKind {
         /// Name of the kind.
         kind: &'static str,
@@ -161,7 +161,7 @@ pub enum OrderError {
     /// Ids of an epoch of order given that are not as many as was said.
     #[error(
         "order given, epoch {epoch}: {found} sample ids, expected {expected}{}",
-        if *is_all { ", one for each sample of the data set" } else { "" }
+        if *is_all { ", one for each sample of the dataset" } else { "" }
     )]
     GivenLength {
         /// The epoch.
@@ -170,7 +170,7 @@ pub enum OrderError {
         found: u64,
         /// Ids of an epoch.
         expected: u64,
-        /// Whether these are all samples of the data set.
+        /// Whether these are all samples of the dataset.
         is_all: bool,
     },
     /// An id of order given that names no sample.
@@ -205,7 +205,7 @@ impl OrderError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Empty { .. } => {
-                Some("check the path and the database= of the data set; forebay inspect shows what it holds")
+                Some("check the path and the database= of the dataset; forebay inspect shows what it holds")
             }
             Self::Number { .. } | Self::Mixture { .. } | Self::EntropyRange { .. } => None,
             Self::MixtureKind { .. } => Some("take order=\"group\", \"shuffle\" or \"sequential\""),

@@ -2,7 +2,7 @@
 //! shuffled in windows.
 //!
 //! How it works, in order:
-//! 1. The data set is cut into n = ⌈N/S⌉ groups of S contiguous samples; only the last group may be
+//! 1. The dataset is cut into n = ⌈N/S⌉ groups of S contiguous samples; only the last group may be
 //!    shorter.
 //! 2. A permutation keyed by (seed, epoch) lays the groups end to end, the short one wherever it
 //!    falls: a sequence of N.
@@ -12,7 +12,7 @@
 //!    lanes' window edges, and with them the reads, are spread evenly over the steps; the last
 //!    window is what is left.
 //!
-//! Everything is a pure function of (seed, epoch, position) that keeps no array of the data set's
+//! Everything is a pure function of (seed, epoch, position) that keeps no array of the dataset's
 //! size.
 
 use std::ops::Range;
@@ -195,12 +195,12 @@ const LARGE_WINDOW_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 /// Fewest groups per window of more than one sample: fewer mix too little (same-group pairs fall as
 /// 1/w).
 pub(crate) const WINDOW_GROUPS: u64 = 4;
-/// Groups of a small data set: with fewer, a lane would see much the same samples in every epoch.
+/// Groups of a small dataset: with fewer, a lane would see much the same samples in every epoch.
 pub(crate) const MIN_GROUPS: u64 = 256;
-/// Windows of a small data set: one for each of the lanes that an order has by default.
+/// Windows of a small dataset: one for each of the lanes that an order has by default.
 const MIN_WINDOWS: u64 = 8;
 
-/// Samples per group S and groups per window w that suit a data set: (S, w).
+/// Samples per group S and groups per window w that suit a dataset: (S, w).
 ///
 /// They follow from the number of samples, their mean size \[bytes\] and how many of them are
 /// decoded together (`unit_samples`) only, never from memory, ranks or a measurement, because the
@@ -209,10 +209,10 @@ const MIN_WINDOWS: u64 = 8;
 ///   such groups stay within 16 MiB, else as many as do; never so large that there are fewer than
 ///   256 groups;
 /// - a window is at most 8 MiB where the samples allow that, because then it is gathered out of the
-///   cache, which is 4 to 8 groups (more in a small data set, but at most an eighth of it), and at
+///   cache, which is 4 to 8 groups (more in a small dataset, but at most an eighth of it), and at
 ///   least 4 groups;
 /// - S is a power of two, rounded up to a multiple of `unit_samples`, so that a chunk is read and
-///   decoded once. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is
+///   decoded once. Samples above 2 MiB, and those of tiny datasets, stand alone: then the order is
 ///   a full shuffle, and the window only says how many are read together.
 #[must_use]
 pub fn default_group(samples: u64, mean_sample_bytes: f64, unit_samples: u64) -> (u64, u64) {
@@ -307,12 +307,12 @@ mod tests {
     fn groups_are_whole_chunks() {
         assert_eq!(default_group(100_000, 4096.0, 100), (300, 6));
         assert_eq!(default_group(1_000, 100_000.0, 250), (250, 4));
-        assert_eq!(default_group(3, 8.0, 64), (3, 4), "a chunk that is larger than the data set");
+        assert_eq!(default_group(3, 8.0, 64), (3, 4), "a chunk that is larger than the dataset");
     }
 
     #[test]
     fn default_groups_of_common_data_sets() {
-        // These are part of what a data set means to a run: an order changes with them.
+        // These are part of what a dataset means to a run: an order changes with them.
         for (what, samples, mean, expected) in [
             ("CIFAR-10 as Datum", 50_000, 3_085.0, (128, 21)),
             ("ImageNet, 110 KB", 1_281_167, 110_000.0, (32, 4)),

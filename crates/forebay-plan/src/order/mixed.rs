@@ -32,7 +32,7 @@ impl Order {
         Ok(order)
     }
 
-    /// The mixture of the data set, if it is one.
+    /// The mixture of the dataset, if it is one.
     #[must_use]
     pub fn mixture(&self) -> Option<&Mixture> {
         self.mixture.as_deref()

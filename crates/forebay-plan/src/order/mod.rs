@@ -1,7 +1,7 @@
 //! Orders: which sample stands at which position of an epoch.
 //!
-//! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the data
-//! set's size and starts at any position. Letters: N samples, B batch
+//! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the size of
+//! the dataset and starts at any position. Letters: N samples, B batch
 //! per rank and step, W ranks, G = W·B global batch, T steps per epoch, L lanes. In step s of an
 //! epoch, slot j of rank r holds:
 //!
@@ -76,7 +76,7 @@ use crate::permutation::{Key, Permutation, Purpose};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderKind {
-    /// All ranks together walk the data set from its start.
+    /// All ranks together walk the dataset from its start.
     Sequential,
     /// Each rank walks its own region.
     Contiguous,
@@ -101,7 +101,7 @@ pub enum OrderKind {
     },
     /// Sample ids given for every epoch.
     Given {
-        /// N, samples of the data set, where an epoch has another number of ids.
+        /// N, samples of the dataset, where an epoch has another number of ids.
         among: Option<u64>,
         /// Whether an epoch may have samples more than once, and not have others.
         repeats: bool,
@@ -184,7 +184,7 @@ pub struct OrderSpec {
     pub last_batch: LastBatch,
     /// Seed of everything that is shuffled.
     pub seed: u64,
-    /// N, samples of an epoch: those of the data set, but for `given` and mixtures.
+    /// N, samples of an epoch: those of the dataset, but for `given` and mixtures.
     pub samples: u64,
     /// B, samples per rank and step.
     pub batch: u64,
@@ -264,7 +264,7 @@ impl Order {
             return number(
                 "samples, the ids of an epoch,",
                 spec.samples,
-                "at most the samples of the data set",
+                "at most the samples of the dataset",
             );
         }
         if let OrderKind::LocalShuffle { steps: pool } = spec.kind
@@ -325,11 +325,11 @@ impl Order {
         Self { spec: OrderSpec { kind, ..self.spec }, nodes: Nodes::Unknown, ..self }
     }
 
-    /// The same order where the nodes hold these shares of the data set. Only `local-shuffle` and
+    /// The same order where the nodes hold these shares of the dataset. Only `local-shuffle` and
     /// `opportunistic` depend on them; in the latter, all units are resident.
     ///
     /// # Panics
-    /// Where the shares are of another data set or other ranks.
+    /// Where the shares are of another dataset or other ranks.
     #[must_use]
     pub fn on_nodes(self, shares: Arc<NodeShares>) -> Self {
         self.with_residents(shares, |_| true)
@@ -340,7 +340,7 @@ impl Order {
     /// its ranks take in an epoch is streamed, too ([`Order::streamed_units`]).
     ///
     /// # Panics
-    /// Where the shares are of another data set or other ranks.
+    /// Where the shares are of another dataset or other ranks.
     #[must_use]
     pub fn with_residents(self, shares: Arc<NodeShares>, resident: impl Fn(usize) -> bool) -> Self {
         let check = |shares: &NodeShares| {
@@ -855,5 +855,5 @@ pub(crate) struct NodeRun {
     pub(crate) positions: Range<u64>,
 }
 
-/// Most samples of a data set, so that positions of an epoch and its repeated part fit 64 bits.
+/// Most samples of a dataset, so that positions of an epoch and its repeated part fit 64 bits.
 const MAX_SAMPLES: u64 = 1 << 62;

@@ -1,4 +1,4 @@
-//! The order `opportunistic`: some units of the data set are resident on nodes, the others are
+//! The order `opportunistic`: some units of the dataset are resident on nodes, the others are
 //! streamed from the source, and each step has its share of both.
 //!
 //! How it works, in order:

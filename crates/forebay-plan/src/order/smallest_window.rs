@@ -49,7 +49,7 @@ impl Order {
     /// If no such window does, with the entropy of the best one.
     ///
     /// # Panics
-    /// Where the shares are of another data set or other ranks.
+    /// Where the shares are of another dataset or other ranks.
     pub fn with_smallest_window(
         self,
         shares: &Arc<NodeShares>,
@@ -95,7 +95,7 @@ impl Order {
     /// The same with the window of the highest order entropy, of 1, 2, 4, ..., `most` units.
     ///
     /// # Panics
-    /// Where the shares are of another data set or other ranks.
+    /// Where the shares are of another dataset or other ranks.
     #[must_use]
     pub fn with_most_random_window(
         self,

@@ -16,7 +16,7 @@
 //! | `ranks` | W, which decides the last steps of `partial` |
 //! | `lanes` | L, which decides the numbers of ranks on which the stream can go on |
 //! | `group_samples`, `group_window` | S and w of the order `group`, else None |
-//! | `fingerprint` | identity of the data set |
+//! | `fingerprint` | identity of the dataset |
 //! | `pool_steps` | K of the order `local-shuffle`; other orders lack this key and the next |
 //! | `node_shares` | digest of what each node holds, as hexadecimal digits; None on one node |
 //! | `stream_window` | w of the order `opportunistic`; others lack this key and the next two |
@@ -242,7 +242,7 @@ impl StateError {
                 "the state is not as state_dict() wrote it; take that of another checkpoint"
             }
             Self::Differs { key: "fingerprint", .. } => {
-                "the data set has changed since the state was written, or fields= or the selection is another"
+                "the dataset has changed since the state was written, or fields= or the selection is another"
             }
             Self::Differs { key: "mixture", .. } => {
                 "make the loader with forebay.mix of the same sources, weights and stop="
@@ -281,7 +281,7 @@ pub struct OrderState {
 }
 
 impl OrderState {
-    /// Of an order on the data set with this fingerprint.
+    /// Of an order on the dataset with this fingerprint.
     #[must_use]
     pub fn new(order: Order, fingerprint: String) -> Self {
         Self { order, fingerprint }
@@ -324,7 +324,7 @@ impl OrderState {
 
     /// Checks a state, of which `value` returns the value of a key, and returns where it continues.
     ///
-    /// Seed, kind of order, end of an epoch, global batch and data set must be those of this
+    /// Seed, kind of order, end of an epoch, global batch and dataset must be those of this
     /// loader. Lanes, sizes of groups and windows may be others; the loader has to take them over.
     /// Where an epoch of `opportunistic` begins on nodes that keep other units, the window is that
     /// of this loader.

@@ -1,7 +1,7 @@
 //! When a segment is planned, and when planning ends.
 //!
 //! A segment is planned once gather threads need it, or while the readers are about to run out of
-//! work. Nothing is planned behind the epoch after that of the slowest rank: a data set that fits
+//! work. Nothing is planned behind the epoch after that of the slowest rank: a dataset that fits
 //! the staging ring many times would be read many times ahead.
 
 use crate::config::{AccessChoice, IoMode, Mapping, Settings};

@@ -6,8 +6,8 @@
 
 use crate::order::OrderKind;
 
-/// Part of the default memory of a loader that a data set keeps for reads by id: workers of other
-/// loaders have a data set each.
+/// Part of the default memory of a loader that a dataset keeps for reads by id: workers of other
+/// loaders have a dataset each.
 const BY_ID_PART: u64 = 4;
 
 /// Most that it keeps \[bytes\].
@@ -36,7 +36,7 @@ const WARN_AMPLIFICATION: f64 = 4.0;
 /// seconds.
 const WARN_BYTES: f64 = (1_u64 << 30) as f64;
 
-/// Bytes of decoded units that a data set keeps for reads by id, where a loader has
+/// Bytes of decoded units that a dataset keeps for reads by id, where a loader has
 /// `default_bytes` of memory by default.
 #[must_use]
 pub fn kept_by_id_bytes(default_bytes: u64) -> u64 {

@@ -367,7 +367,7 @@ impl Lanes {
         self.deliveries(order, cursor, skipped, window.count as usize)
     }
 
-    /// The samples of a window of a data set that is no mixture.
+    /// The samples of a window of a dataset that is no mixture.
     fn group_samples(&mut self, seed: u64, cursor: &Cursor, numbered: (u64, Range<u64>)) {
         if self.sequences.iter().all(|(epoch, _)| *epoch != cursor.epoch) {
             self.sequences.retain(|(epoch, _)| *epoch + 1 == cursor.epoch);

@@ -3,7 +3,7 @@
 //! How it works, in order:
 //! 1. A keyed permutation orders the units of a node's share. The node keeps the first ones that
 //!    its memory for resident units holds. More memory keeps all that less memory kept.
-//! 2. A window has at most as many bytes as the largest units of the data set, and no more than a
+//! 2. A window has at most as many bytes as the largest units of the dataset, and no more than a
 //!    node streams. In staging memory are a window, which samples are drawn from, and the section
 //!    that is read meanwhile, or a few MiB.
 //! 3. Windows that need more than the memory of their own take it from resident units, where the
@@ -75,7 +75,7 @@ pub struct StreamMemory {
 
 impl StreamMemory {
     /// Of nodes with this memory and these shares, whose ranks take `batch` samples each per step.
-    /// `unit_bytes` is what each unit takes in memory. `key` identifies the data set.
+    /// `unit_bytes` is what each unit takes in memory. `key` identifies the dataset.
     ///
     /// # Panics
     /// Where the numbers of units or nodes differ.

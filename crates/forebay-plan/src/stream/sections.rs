@@ -25,7 +25,7 @@ const MAX_TURNS: u64 = 16;
 /// entropy if they are few.
 const SAMPLES_PER_TURN: u64 = 8;
 
-/// In how many turns a section is drawn from. Depends on the data set and the ranks alone, not on
+/// In how many turns a section is drawn from. Depends on the dataset and the ranks alone, not on
 /// what is resident.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnRule {

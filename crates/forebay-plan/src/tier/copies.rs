@@ -3,7 +3,7 @@
 //! A copy is made of whole pieces, so reads are widened to pieces. That is free where a node reads
 //! the rest of each piece anyway: on one node, and in orders that give a node runs of many pieces.
 //! Small samples that are shuffled over W nodes are read by each node together with their
-//! neighbours: W·q + (1 − q) data sets in epoch 1, which later epochs pay back one q at a time.
+//! neighbours: W·q + (1 − q) datasets in epoch 1, which later epochs pay back one q at a time.
 
 use serde::{Deserialize, Serialize};
 

@@ -27,7 +27,7 @@
 //! become present later, so u, g and v are kept apart for the two numbers of runs that touch a
 //! piece, and summed.
 //!
-//! Checks, where f = 1: one node reads (1 − q) + q = 1 data set in epoch 1, and 1 − q in each later
+//! Checks, where f = 1: one node reads (1 − q) + q = 1 dataset in epoch 1, and 1 − q in each later
 //! one. Small samples in `shuffle` (t = u = 1, g = 0) read W·q + (1 − q) in epoch 1 and 1 − q
 //! later, against 1 without copies: that pays from W + 1 epochs on. Groups of whole chunks (t = u =
 //! g = 1/W) read nothing twice in epoch 1.
@@ -44,18 +44,18 @@ use crate::tier::node_reads::NodeReads;
 pub struct TierLevel {
     /// Chunks that it has room for.
     pub slots: u64,
-    /// Chunks of the data set that have a slot when the first epoch starts.
+    /// Chunks of the dataset that have a slot when the first epoch starts.
     pub held_chunks: u64,
     /// Bytes present in them.
     pub held_bytes: u64,
 }
 
-/// A data set in the storage tiers of each of its nodes.
+/// A dataset in the storage tiers of each of its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct TierForecast<'a> {
     /// What a node reads.
     pub reads: NodeReads,
-    /// D, bytes of the data set.
+    /// D, bytes of the dataset.
     pub data_bytes: u64,
     /// Its chunks; more than D over the bytes of a chunk where sources end inside one.
     pub chunks: u64,
@@ -191,7 +191,7 @@ impl TierForecast<'_> {
     pub fn pays_from(&self, most: u64) -> Option<u64> {
         /// Small samples in `shuffle` break even after W epochs; rounding must not decide there.
         const LEAST_GAIN: f64 = 0.01;
-        /// Rounding errors of a gain, in data sets.
+        /// Rounding errors of a gain, in datasets.
         const ROUNDING: f64 = 1e-9;
         let data = self.data_bytes.max(1) as f64;
         let slots = self.levels.iter().map(|level| level.slots as f64).sum::<f64>();

@@ -1,9 +1,9 @@
-//! What one of several nodes reads of a data set in each epoch: in which runs of bytes, and whether
+//! What one of several nodes reads of a dataset in each epoch: in which runs of bytes, and whether
 //! later epochs read the same again. Storage tiers keep their copies per node, so this decides what
 //! copies are worth.
 //!
 //! W nodes share an epoch; each reads 1/W of the samples. A *run* is what stands together in the
-//! data set and goes to one node:
+//! dataset and goes to one node:
 //!
 //! | Order | Run | A node's later epochs |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! `sequential` where a node's part of a step is several chunks. `shuffle` does for samples of
 //! several chunks only. On one node each order reads everything in each epoch.
 //!
-//! Formulas. Runs of r bytes that start at multiples of a bytes tile the data set. A unit of
+//! Formulas. Runs of r bytes that start at multiples of a bytes tile the dataset. A unit of
 //! storage (a chunk or a piece) of b bytes has on average x = (b − min(a, b))/r borders of runs
 //! inside. As borders are r apart, there are ⌊x⌋ or ⌊x⌋ + 1 of them, the latter with probability
 //! x − ⌊x⌋. One more run than borders touches the unit: m. Orders that shuffle give each run to
@@ -85,7 +85,7 @@ impl NodeReads {
         let nodes = nodes.max(1);
         let mut moved = 0.0;
         let (samples, repeats) = match order.kind() {
-            // Where in the data set the draws of a step lie follows from the sizes of the sources.
+            // Where in the dataset the draws of a step lie follows from the sizes of the sources.
             OrderKind::Sequential if order.mixture().is_some() => (1, false),
             OrderKind::LocalShuffle { steps } if nodes > 1 => {
                 moved = moved_share(order, nodes, steps);

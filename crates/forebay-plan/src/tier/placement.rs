@@ -1,10 +1,10 @@
-//! Placement: which chunks of a data set the storage tiers keep, and in which level.
+//! Placement: which chunks of a dataset the storage tiers keep, and in which level.
 //!
 //! How it works, in order:
-//! 1. A permutation π of the chunks, keyed by the data set, gives each chunk a position.
+//! 1. A permutation π of the chunks, keyed by the dataset, gives each chunk a position.
 //! 2. Level 0 keeps the chunks whose position is below its slots, level 1 those whose position is
 //!    below the slots of both, and so on. The chunks beyond all slots stay at the source.
-//! 3. Several nodes that share a data set would all keep the same chunks. There each node applies
+//! 3. Several nodes that share a dataset would all keep the same chunks. There each node applies
 //!    its placement only to chunks that it reads. A node that reads a share t of the chunks per
 //!    epoch divides the edges of its levels by t ([`Placement::for_reads`]). It then fills its
 //!    slots, but for chance, within its first epoch, evenly spread over the steps. The quota caps
@@ -52,14 +52,14 @@ pub enum PlacementError {
         level: usize,
         /// The edge of the level before.
         least: u64,
-        /// Chunks of the data set.
+        /// Chunks of the dataset.
         chunks: u64,
         /// The edge.
         found: u64,
     },
 }
 
-/// Which level keeps each chunk of a data set.
+/// Which level keeps each chunk of a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Numbers", into = "Numbers")]
 pub struct Placement {
@@ -70,7 +70,7 @@ pub struct Placement {
 /// What defines a placement, and all that travels between processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Numbers {
-    /// Chunks of the data set.
+    /// Chunks of the dataset.
     chunks: u64,
     /// Key of the permutation.
     key: u64,
@@ -80,7 +80,7 @@ struct Numbers {
 
 impl Placement {
     /// The placement of one node that reads all `chunks` in each epoch, into levels of `slots`
-    /// chunks. `key` identifies the data set.
+    /// chunks. `key` identifies the dataset.
     ///
     /// # Errors
     /// More chunks or levels than a placement can number.
@@ -132,7 +132,7 @@ impl Placement {
         end.saturating_sub(start)
     }
 
-    /// Chunks of the data set.
+    /// Chunks of the dataset.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.numbers.chunks

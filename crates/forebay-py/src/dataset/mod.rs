@@ -1,4 +1,4 @@
-//! `forebay._native.Dataset`: an opened data set.
+//! `forebay._native.Dataset`: an opened dataset.
 
 pub(crate) mod forecast;
 pub(crate) mod read_ids;
@@ -32,7 +32,7 @@ pub struct Dataset {
     source: Arc<IndexedDataset>,
 }
 
-/// No limit: what a data set does by itself has no `timeout=`, but can be interrupted.
+/// No limit: what a dataset does by itself has no `timeout=`, but can be interrupted.
 pub(crate) const UNLIMITED_S: u64 = u64::MAX;
 
 impl Dataset {
@@ -170,7 +170,7 @@ impl Dataset {
                 None => dataset,
             })
         };
-        let source = detached(py, None, |caller| offload(caller, "a data set is opened", UNLIMITED_S, open))?;
+        let source = detached(py, None, |caller| offload(caller, "a dataset is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
     }
 
@@ -328,7 +328,7 @@ impl Dataset {
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.ask(py, None, "a data set is inspected", IndexedDataset::inspect)?;
+        let value = self.ask(py, None, "a dataset is inspected", IndexedDataset::inspect)?;
         json(py, &value)
     }
 
@@ -362,7 +362,7 @@ impl Dataset {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
-        let found = self.ask(py, progress, "a data set is verified", move |source, caller| {
+        let found = self.ask(py, progress, "a dataset is verified", move |source, caller| {
             source.verify(threads, listed, caller)
         })?;
         json(py, &serde_json::to_value(&found).expect("a verification can be written as JSON"))
@@ -389,8 +389,9 @@ impl Dataset {
     fn resolve(&self, py: Python<'_>, index: i64) -> PyResult<u64> {
         let samples = self.loaded(py)?.index.samples();
         let resolved = if index < 0 { index + samples as i64 } else { index };
-        u64::try_from(resolved).ok().filter(|sample| *sample < samples).ok_or_else(|| {
-            PyIndexError::new_err(format!("sample {index} of a data set of {samples} samples"))
-        })
+        u64::try_from(resolved)
+            .ok()
+            .filter(|sample| *sample < samples)
+            .ok_or_else(|| PyIndexError::new_err(format!("sample {index} of a dataset of {samples} samples")))
     }
 }

@@ -79,7 +79,7 @@ impl Engine {
         Ok(config)
     }
 
-    /// Samples of the data set.
+    /// Samples of the dataset.
     #[getter]
     fn samples(&self) -> u64 {
         self.engine.samples()

@@ -1,4 +1,4 @@
-//! A process's connection to the tier daemon, for one data set.
+//! A process's connection to the tier daemon, for one dataset.
 //!
 //! Readers never wait for the daemon to look a chunk up: they use the table. Writers ask it for
 //! slots and to publish. When the daemon is gone, copies that are known can still be read; the next
@@ -88,7 +88,7 @@ impl DaemonAddress {
     }
 }
 
-/// A connection without a data set.
+/// A connection without a dataset.
 pub struct TierConnection {
     socket: PacketSocket,
     /// Requests whose answers have not come.
@@ -103,7 +103,7 @@ struct Wait<'a> {
     is_closed: &'a AtomicBool,
 }
 
-/// The client of a connection without a data set is never closed.
+/// The client of a connection without a dataset is never closed.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl TierConnection {
@@ -229,7 +229,7 @@ impl TierConnection {
         opened(attempt, packet)
     }
 
-    /// What the levels hold, how many clients use a data set, and the daemon's process id.
+    /// What the levels hold, how many clients use a dataset, and the daemon's process id.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -298,7 +298,7 @@ impl TierConnection {
         Ok(Some(freed))
     }
 
-    /// Ends the daemon, unless clients use a data set; returns how many do.
+    /// Ends the daemon, unless clients use a dataset; returns how many do.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -370,7 +370,7 @@ pub(crate) fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
 
 /// What a client knows since it attached.
 pub struct Attached {
-    /// Number of the data set.
+    /// Number of the dataset.
     id: DataSetId,
     /// Where copies are.
     pub table: Table,
@@ -396,7 +396,7 @@ pub(crate) struct UnverifiedChunk {
     pub(crate) sums: Vec<PieceSum>,
 }
 
-/// What a tier holds of a data set.
+/// What a tier holds of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Chunks that have a slot.
@@ -500,7 +500,7 @@ impl TierClient {
         Ok(Self::of(attach(&NEVER, &tiers, &sources, &daemon)?, tiers, sources, daemon))
     }
 
-    /// Attaches to the data set that another process of the node has from [`TierClient::data_set`].
+    /// Attaches to the dataset that another process of the node has from [`TierClient::data_set`].
     /// If that one's daemon is gone, attaches to the next as [`TierClient::attach`] does.
     ///
     /// # Errors
@@ -515,7 +515,7 @@ impl TierClient {
         let request = Request::Join { version: VERSION, data_set };
         let joined = match attach_once(&NEVER, &request, &[pidfd.as_fd()], tiers.len(), &daemon) {
             Err(TierError::Daemon { problem, .. }) => {
-                tracing::info!(problem, "the tier daemon does not know the data set");
+                tracing::info!(problem, "the tier daemon does not know the dataset");
                 attach(&NEVER, &tiers, &sources, &daemon)?
             }
             other => other?,
@@ -544,7 +544,7 @@ impl TierClient {
         })
     }
 
-    /// The data set, for [`TierClient::join`] in other processes of the node.
+    /// The dataset, for [`TierClient::join`] in other processes of the node.
     #[must_use]
     pub fn data_set(&self) -> DataSetId {
         self.attached().id
@@ -561,7 +561,7 @@ impl TierClient {
         Arc::clone(&self.attached.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a request about the data set; attaches again where the daemon is gone.
+    /// Makes a request about the dataset; attaches again where the daemon is gone.
     fn request(
         &self,
         attempt: &'static str,
@@ -722,7 +722,7 @@ impl TierClient {
         self.request_briefly("verify", request).map(|_| ())
     }
 
-    /// Tells that the copies of a source, by its number in the data set, are not its bytes.
+    /// Tells that the copies of a source, by its number in the dataset, are not its bytes.
     ///
     /// # Errors
     /// The daemon is gone.

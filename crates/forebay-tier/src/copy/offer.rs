@@ -60,7 +60,7 @@ impl OfferedPiece {
 
 /// The source that a buffer was read from.
 pub trait SourceCheck: Send + Sync {
-    /// Whether the descriptor that was read still has the size and times of the open data set. The
+    /// Whether the descriptor that was read still has the size and times of the open dataset. The
     /// writer asks after the read and before it places the copy.
     fn is_unchanged(&self) -> bool;
 }

@@ -42,9 +42,9 @@ pub struct Cache {
 
 pub(super) struct SourceCopies {
     pub(super) about: FoundSource,
-    /// By chunk and level: data sets of other levels do not see a copy.
+    /// By chunk and level: datasets of other levels do not see a copy.
     copies: HashMap<(u64, u8), CopyState>,
-    /// Data sets that it is in, of those that clients are attached to.
+    /// Datasets that it is in, of those that clients are attached to.
     pub(super) users: u32,
 }
 
@@ -73,7 +73,7 @@ impl CopyState {
     }
 }
 
-/// A data set that clients are attached to.
+/// A dataset that clients are attached to.
 pub(super) struct DataSet {
     sources: Vec<Source>,
     keys: Arc<HashSet<SourceKey>>,
@@ -111,7 +111,7 @@ impl DataSet {
 /// What a client is told when it attaches.
 pub(super) struct Joined {
     pub(super) data_set: DataSetId,
-    /// Slots that the data set may fill, of each level.
+    /// Slots that the dataset may fill, of each level.
     pub(super) slots: [u64; MAX_LEVELS],
     /// Chunks that have a copy.
     pub(super) copied_chunks: u64,
@@ -239,12 +239,12 @@ impl Cache {
         })
     }
 
-    /// A data set's table and claims.
+    /// A dataset's table and claims.
     pub(super) fn data_set(&self, id: DataSetId) -> Option<&DataSet> {
         self.data_sets.get(&id)
     }
 
-    /// A client uses a data set, with copies on these levels, the nearest first.
+    /// A client uses a dataset, with copies on these levels, the nearest first.
     pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Joined, TierError> {
         let existing =
             self.data_sets.iter().find(|(_, known)| known.sources == sources && known.levels == levels);
@@ -255,7 +255,7 @@ impl Cache {
         Ok(self.join(id).expect("it is known"))
     }
 
-    /// A client uses a data set that others use; `None` if none does.
+    /// A client uses a dataset that others use; `None` if none does.
     pub(super) fn join(&mut self, id: DataSetId) -> Option<Joined> {
         let data_set = self.data_sets.get_mut(&id)?;
         data_set.clients += 1;
@@ -313,7 +313,7 @@ impl Cache {
         Ok(id)
     }
 
-    /// Slots that a data set may fill: what the data sets that are in use leave, from the nearest
+    /// Slots that a dataset may fill: what the datasets that are in use leave, from the nearest
     /// level on.
     fn slots_for(&self, keys: &HashSet<SourceKey>, chunks: u64, levels: &[u8]) -> [u64; MAX_LEVELS] {
         let mut left = chunks;
@@ -333,7 +333,7 @@ impl Cache {
         slots
     }
 
-    /// A client no longer uses a data set. It may have left claims behind.
+    /// A client no longer uses a dataset. It may have left claims behind.
     pub(super) fn detach(&mut self, id: DataSetId) {
         let Some(data_set) = self.data_sets.get_mut(&id) else { return };
         data_set.table.claims().clear();
@@ -343,7 +343,7 @@ impl Cache {
         }
         let data_set = self.data_sets.remove(&id).expect("it was just found");
         for key in &*data_set.keys {
-            let source = self.sources.get_mut(key).expect("sources of a data set are known");
+            let source = self.sources.get_mut(key).expect("sources of a dataset are known");
             source.users -= 1;
             source.about.used_unix_s = unix_s();
             for level in &mut self.levels {
@@ -352,7 +352,7 @@ impl Cache {
         }
     }
 
-    /// Whether any client uses a data set.
+    /// Whether any client uses a dataset.
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.data_sets.is_empty()
@@ -498,7 +498,7 @@ impl Cache {
         Some(())
     }
 
-    /// A client found that the copies of a source of its data set are not the source's bytes.
+    /// A client found that the copies of a source of its dataset are not the source's bytes.
     pub(super) fn source_differs(&mut self, id: DataSetId, number: usize) -> Option<()> {
         let key = self.data_sets.get(&id)?.sources.get(number)?.key;
         for level in 0..self.levels.len() as u8 {

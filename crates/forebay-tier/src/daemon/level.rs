@@ -183,7 +183,7 @@ impl Level {
         self.slabs.len()
     }
 
-    /// A slot for a chunk of a data set with these sources. Where there is no room, slabs go whose
+    /// A slot for a chunk of a dataset with these sources. Where there is no room, slabs go whose
     /// sources nobody uses: `last_used` tells when [s since 1970], or `None` for a source in use.
     /// What they held is added to `gone`.
     pub(super) fn place(
@@ -222,7 +222,7 @@ impl Level {
         self.append_of(source, taken).then_some((number, slot))
     }
 
-    /// A slab of this data set that has a free slot.
+    /// A slab of this dataset that has a free slot.
     fn slab_of(&self, group: &HashSet<SourceKey>) -> Option<u32> {
         let is_own = |slab: &Slab| {
             slab.free > 0 && slab.held().next().is_some() && slab.held().all(|(key, _)| group.contains(&key))

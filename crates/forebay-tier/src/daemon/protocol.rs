@@ -23,7 +23,7 @@ use crate::table::entry::SlotId;
 /// Version of the messages.
 pub(crate) const VERSION: u32 = 3;
 
-/// Number of a data set that clients are attached to. Each daemon counts from a random number, so
+/// Number of a dataset that clients are attached to. Each daemon counts from a random number, so
 /// that of another daemon is unknown to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DataSetId(pub u64);
@@ -32,10 +32,10 @@ pub struct DataSetId(pub u64);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Use a data set. Descriptors: the client's pidfd, and sealed memory with its sources as JSON
+    /// Use a dataset. Descriptors: the client's pidfd, and sealed memory with its sources as JSON
     /// (`Vec<Source>`).
     Attach { version: u32, tiers: Vec<TierSpec> },
-    /// Use the data set that another client is attached to, on its tiers. Descriptor: the client's
+    /// Use the dataset that another client is attached to, on its tiers. Descriptor: the client's
     /// pidfd.
     Join { version: u32, data_set: DataSetId },
     /// Find slots for chunks, each on its level.
@@ -46,7 +46,7 @@ pub(crate) enum Request {
     Sums { data_set: DataSetId, chunks: Vec<u64> },
     /// These pieces of unverified chunks are right.
     Verified { data_set: DataSetId, good: Vec<(u64, u16)> },
-    /// The copies of this source of a data set are not its bytes.
+    /// The copies of this source of a dataset are not its bytes.
     SourceDiffers { data_set: DataSetId, source: usize },
     /// A level fails.
     LevelFailed { level: u8 },
@@ -67,7 +67,7 @@ pub(crate) enum Request {
     },
     /// Forget copies of sources and of files, which are wrong, on the level with this directory.
     Drop { directory: (u64, u64), sources: Vec<SourceKey>, files: Vec<u64> },
-    /// End, unless a client uses a data set.
+    /// End, unless a client uses a dataset.
     Stop,
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Answer {
     /// What a slab has given back, none if there was none to delete \[bytes\]; or it is no level
     /// of this daemon.
     Cleared { is_level: bool, bytes: Option<u64> },
-    /// Whether it ends: clients that use a data set prevent that.
+    /// Whether it ends: clients that use a dataset prevent that.
     Stopping { clients: u32 },
     /// It is done.
     Done,
@@ -122,7 +122,7 @@ pub(crate) enum Answer {
 /// Number, slot and checksums of a chunk.
 pub(crate) type ChunkSums = (u64, (u8, u32, u16), Vec<PieceSum>);
 
-/// What a client needs to use a data set.
+/// What a client needs to use a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attachment {
     pub(crate) data_set: DataSetId,
@@ -142,7 +142,7 @@ pub struct AttachedLevel {
     pub number: u8,
     /// As the user calls it.
     pub name: String,
-    /// Slots that the data set may fill.
+    /// Slots that the dataset may fill.
     pub slots: u64,
     /// Whether it is memory.
     pub is_memory: bool,

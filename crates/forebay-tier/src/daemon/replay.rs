@@ -36,7 +36,7 @@ pub(super) struct FoundSource {
 }
 
 impl FoundSource {
-    /// Whether it is at or below a path. Folders of one data set are named together.
+    /// Whether it is at or below a path. Folders of one dataset are named together.
     pub(super) fn is_below(&self, path: &Path) -> bool {
         Path::new(&self.path).starts_with(path)
             || self.path.split(", ").any(|folder| Path::new(folder).starts_with(path))

@@ -56,7 +56,7 @@ struct Tiers {
     runs: Runs,
     /// Levels by device and inode, with their locks.
     levels: HashMap<(u64, u64), OpenLevel>,
-    /// Clients that use data sets or runs.
+    /// Clients that use datasets or runs.
     users: BTreeMap<ClientId, User>,
     idle: Duration,
     /// When a client was last there.
@@ -177,7 +177,7 @@ impl Tiers {
                 let [pidfd] = with(ATTACH, version, received, "a pidfd")?;
                 let joined = self.cache().join(data_set).ok_or_else(|| TierError::Protocol {
                     attempt: ATTACH,
-                    expected: "a data set that a client uses".into(),
+                    expected: "a dataset that a client uses".into(),
                     found: format!("number {}", data_set.0),
                 })?;
                 self.attached(client, &joined, Vec::new(), pidfd, reply)?
@@ -271,7 +271,7 @@ impl Tiers {
         })
     }
 
-    /// The answer to a client that uses a data set from now on.
+    /// The answer to a client that uses a dataset from now on.
     fn attached(
         &mut self,
         client: ClientId,

@@ -1,4 +1,4 @@
-//! Reads of a data set that has copies.
+//! Reads of a dataset that has copies.
 //!
 //! - `tiered_files`: its files, with copies in tiers before them. `copying`: reads that fill the
 //!   tiers.

@@ -18,7 +18,7 @@ use crate::source::watch::now_ns;
 use crate::table::chunk_map::{ChunkMap, Geometry};
 use crate::table::entry::{Entry, SlotId};
 
-/// Blocks of a data set, at most, but one for each source.
+/// Blocks of a dataset, at most, but one for each source.
 const MAX_BLOCKS: u64 = 512;
 
 /// Concurrent reads, each a trip to a server on a network file system.

@@ -1,4 +1,4 @@
-//! The files of a data set, with copies in tiers in front of them.
+//! The files of a dataset, with copies in tiers in front of them.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
 
 /// How a process uses tiers.
 pub struct TierSetup {
-    /// The files of the data set, or what holds their bytes.
+    /// The files of the dataset, or what holds their bytes.
     pub files: Arc<ShardFiles>,
     /// The files themselves, which are watched for changes.
     pub watched: Arc<ShardFiles>,
@@ -92,7 +92,7 @@ impl TieredFiles {
     /// Reads through the copies that a client knows of.
     ///
     /// # Errors
-    /// The daemon knows another data set, or the system refuses threads.
+    /// The daemon knows another dataset, or the system refuses threads.
     pub fn new(client: Arc<TierClient>, setup: TierSetup) -> Result<Self, TierError> {
         let TierSetup { files, watched, states, map, placement, options, buffer_bytes } = setup;
         let attached = client.attached();
@@ -288,7 +288,7 @@ impl TieredFiles {
         let offset = u64::from(slot.slot) * CHUNK_BYTES + start;
         // The last piece of a file may have any length.
         let direct = at.direct && (offset | length).is_multiple_of(ALIGN_BYTES as u64);
-        // A slab that is gone is no failure: its data set was not in use for a moment.
+        // A slab that is gone is no failure: its dataset was not in use for a moment.
         let descriptor = storage.open(slot.slab, direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
         let descriptor = Descriptor::Shared(descriptor);
         Some(Span { source: at, level, descriptor, offset, length: length as usize })

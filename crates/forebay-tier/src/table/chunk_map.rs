@@ -1,4 +1,4 @@
-//! Which chunk and piece a byte of the data set is in.
+//! Which chunk and piece a byte of the dataset is in.
 //!
 //! - A file is cut into chunks of 1 MiB, a chunk into pieces of 64 KiB; each file begins a chunk.
 //! - Where each sample has a file of its own, whole files follow each other in a chunk, as many as
@@ -14,7 +14,7 @@ use forebay_types::{
     CHUNK_BYTES, ChunkId, ChunkPlace, ChunkPlaces, PIECE_BYTES, PIECES, Pieces, ShardId, run_bytes,
 };
 
-/// Where the bytes of a data set are in chunks.
+/// Where the bytes of a dataset are in chunks.
 pub struct ChunkMap {
     kind: SourceKind,
     chunks: u64,

@@ -2,7 +2,7 @@
 //! too. One word per chunk, in memory that all clients write.
 //!
 //! Claims only save work. One that is lost makes two clients copy the same bytes; the daemon
-//! publishes one of the copies. When a client dies, the daemon clears all claims of its data set.
+//! publishes one of the copies. When a client dies, the daemon clears all claims of its dataset.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use crate::table::words::ClaimWord;
 
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// The claims of a data set.
+/// The claims of a dataset.
 pub struct Claims {
     descriptor: OwnedFd,
     map: Map,

@@ -1,4 +1,4 @@
-//! The table of a data set: where the copy of each chunk is, in memory that the daemon writes and
+//! The table of a dataset: where the copy of each chunk is, in memory that the daemon writes and
 //! all clients read.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! logged. Who loads it (Acquire) and reads the slab finds these bytes: the kernel orders a
 //! pwrite(2) that has returned before a later pread(2).
 //!
-//! `chunk_map`: how a data set is cut into the chunks and pieces that the table is of. `claims`:
+//! `chunk_map`: how a dataset is cut into the chunks and pieces that the table is of. `claims`:
 //! what is being copied now. `words`: the words of both, alone.
 
 pub(crate) mod chunk_map;

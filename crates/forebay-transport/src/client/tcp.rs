@@ -42,7 +42,7 @@ pub struct FetcherOptions {
     pub secret: Secret,
     /// The store.
     pub store: StoreId,
-    /// Digest of its data set; must be the same on all nodes.
+    /// Digest of its dataset; must be the same on all nodes.
     pub data_set: DataSetDigest,
     /// The nodes to fetch from; [`Peer`] is an index of this list.
     pub peers: Vec<PeerAddress>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client → server: magic (8) | version (4) | options (4) | rank (4) | node (4) | store (4)
-//!                  | data set (32) | nonce (32)
+//!                  | dataset (32) | nonce (32)
 //! server → client: magic (8) | version (4) | status (4) | nonce (32) | digest (32)
 //! client → server: digest (32)
 //! server → client: status (4) | bytes of the share (8)      from here on requests and answers
@@ -12,7 +12,7 @@
 //! `rank` is its own. A digest is a proof of its sender.
 //!
 //! The server checks the proof first: only a peer that knows the secret learns whether store and
-//! data set fit. The first 16 bytes of both messages stay the same in all versions.
+//! dataset fit. The first 16 bytes of both messages stay the same in all versions.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreId(pub u32);
 
-/// Digest of a data set and of what decides where its samples are; equal on all nodes of a store.
+/// Digest of a dataset and of what decides where its samples are; equal on all nodes of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSetDigest(pub [u8; 32]);
 

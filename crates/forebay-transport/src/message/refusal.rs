@@ -14,7 +14,7 @@ pub enum Refusal {
     Node,
     /// The node exports no share of this store.
     Store,
-    /// The share was made from another data set.
+    /// The share was made from another dataset.
     DataSet,
     /// The server has its maximum number of connections.
     Connections,
@@ -67,7 +67,7 @@ impl fmt::Display for Refusal {
             Self::Secret => "this process does not know the secret of its job",
             Self::Node => "another node of the job listens at this address",
             Self::Store => "it exports no share of this store",
-            Self::DataSet => "its share was made from another data set",
+            Self::DataSet => "its share was made from another dataset",
             Self::Connections => "it has its maximum number of connections",
             Self::Option => "it does not know an option of this connection",
             Self::Count => "the number of entries is 0 or too large",

@@ -1,4 +1,4 @@
-//! Recipes of data sets: what `forebay recipe` does with them.
+//! Recipes of datasets: what `forebay recipe` does with them.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ pub(crate) fn declare_recipe<'py>(
     json(py, &value)
 }
 
-/// The recipe that is kept of the data set.
+/// The recipe that is kept of the dataset.
 #[pyfunction]
 pub(crate) fn kept_recipe<'py>(py: Python<'py>, dataset: &Dataset) -> PyResult<Bound<'py, PyAny>> {
     let found = dataset.ask(py, None, "a recipe is read", |source, _| Ok(find(source)))?;
@@ -106,7 +106,7 @@ fn declare(
     Ok((computed.report, written))
 }
 
-/// The recipe that is kept of the data set.
+/// The recipe that is kept of the dataset.
 fn find(source: &IndexedDataset) -> Option<RecipeReport> {
     let found = RecipeFile::find(source.dataset(), &CachePolicy::from_environment()).found?;
     Some(found.recipe.report(found.path))

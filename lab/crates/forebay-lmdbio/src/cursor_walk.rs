@@ -19,7 +19,7 @@ pub struct CursorWalks {
 }
 
 impl CursorWalks {
-    /// For a data set.
+    /// For a dataset.
     #[must_use]
     pub fn new(dataset: Arc<Dataset>) -> Self {
         Self { dataset }
@@ -39,7 +39,7 @@ impl LocatorFactory for CursorWalks {
     }
 }
 
-/// Checks that a data set can be walked.
+/// Checks that a dataset can be walked.
 pub(crate) fn check(dataset: &Dataset) -> Result<(), Error> {
     dataset.need_lmdb("walking from record to record")
 }

@@ -22,7 +22,7 @@ pub struct HandoffWalks {
 }
 
 impl HandoffWalks {
-    /// For a data set.
+    /// For a dataset.
     #[must_use]
     pub fn new(dataset: Arc<Dataset>) -> Self {
         Self { dataset }

@@ -21,7 +21,7 @@ pub struct CursorScan {
 }
 
 impl CursorScan {
-    /// For a data set.
+    /// For a dataset.
     #[must_use]
     pub fn new(dataset: Arc<Dataset>) -> Self {
         Self { dataset }

@@ -203,7 +203,7 @@ fn contiguous_hardly_feels_the_stripe() {
     expect("contiguous: worst / best stripe", "64 MiB best", most / least, 1.0, 1.5);
 }
 
-/// Runs two epochs of a small data set with 15 records more than a multiple of the ranks, as F's.
+/// Runs two epochs of a small dataset with 15 records more than a multiple of the ranks, as F's.
 ///
 /// Returns the bytes fetched per epoch in shares of a rank, for a cache of `shares` shares.
 fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
@@ -222,7 +222,7 @@ fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
                 let (offset, length) = (record * RECORD_PAGES * PAGE, RECORD_PAGES * PAGE);
                 Action::Touch { file: 0, offset, length, how: AccessMethod::Mmap }
             };
-            // A rank reads on until the end of the data set; the next epoch continues from there.
+            // A rank reads on until the end of the dataset; the next epoch continues from there.
             let steps = if pattern == Skipping { records.div_ceil(RANKS) } else { per_rank };
             Stream { node: rank as u32, actions: (0..steps * epochs).map(touch).collect() }
         });

@@ -22,7 +22,7 @@ fn main() {
     measure(case, &recipe(case, samples));
 }
 
-/// The data sets of the LMDBIO paper, as Caffe's converters write them, and others.
+/// The datasets of the LMDBIO paper, as Caffe's converters write them, and others.
 fn recipe(case: &str, samples: Option<u64>) -> Recipe {
     let of = |records, keys, values, transactions| Recipe {
         dialect: Dialect::ALL[0],

@@ -17,7 +17,7 @@ use crate::file::RecipeFile;
 const ENDING: &str = "forebay-recipe";
 
 /// Why an index cannot be computed where no recipe is kept.
-const NO_RECIPE: &str = "no recipe of this data set is kept (`forebay recipe build` makes one, with the same --schema and \
+const NO_RECIPE: &str = "no recipe of this dataset is kept (`forebay recipe build` makes one, with the same --schema and \
                          --database)";
 
 /// A kept recipe.

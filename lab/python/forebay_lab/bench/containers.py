@@ -1,6 +1,6 @@
 """Writers of the containers that training data comes in: LMDB, HDF5, TFRecord, npz.
 
-Each takes blocks of samples and makes the files of one data set, with the format's own library
+Each takes blocks of samples and makes the files of one dataset, with the format's own library
 where there is one. A TFRecord file is a chain of (length, masked CRC32C of the length, data, masked
 CRC32C of the data); its records are `tf.train.Example` messages, written by hand as three levels of
 protobuf maps, so that TensorFlow is not needed.
@@ -172,7 +172,7 @@ WRITERS: dict[str, Callable[[Path, Sample, Sequence[int], Iterable[Block]], list
     "tfrecord": write_tfrecord,
     "npz": write_npz,
 }
-"""Container → function that writes a data set and returns the paths that a reader opens.
+"""Container → function that writes a dataset and returns the paths that a reader opens.
 
 Its arguments: directory, sample, samples of each file, and blocks, none of which spans two files.
 """
@@ -265,4 +265,4 @@ def _package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise StorageError(f"generating a data set: {error}\nhint: pip install 'forebay[bench]'") from error
+        raise StorageError(f"generating a dataset: {error}\nhint: pip install 'forebay[bench]'") from error

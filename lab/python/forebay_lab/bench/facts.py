@@ -1,4 +1,4 @@
-"""What is known about a data set before it is read: format, samples, sizes.
+"""What is known about a dataset before it is read: format, samples, sizes.
 
 The engine looks at what it reads. Of HDF5 files that it does not read as they are, such as those
 with values of variable length or with columns of several lengths, as much is found out as the
@@ -28,7 +28,7 @@ SCHEMA = "raw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One data set."""
+    """One dataset."""
 
     paths: tuple[str, ...]
     format: str
@@ -55,7 +55,7 @@ class Facts:
 
 
 def look(paths: tuple[str, ...]) -> Facts:
-    """Find out what a data set is; a path may be a pattern, as for `forebay.open`.
+    """Find out what a dataset is; a path may be a pattern, as for `forebay.open`.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def look(paths: tuple[str, ...]) -> Facts:
     paths = tuple(expand_paths(paths))
     for path in paths:
         if not Path(path).exists():
-            raise StorageError(f"bench: there is no data set {path}", errno=errno.ENOENT, filename=path)
+            raise StorageError(f"bench: there is no dataset {path}", errno=errno.ENOENT, filename=path)
     files = [Path(path) for path in paths]
     if len(files) == 1 and files[0].is_dir():
         inside = sorted(
@@ -112,7 +112,7 @@ def hdf5_columns(file: Any) -> list[Any]:
     )
     lengths = [column.shape[0] for column in columns]
     if not lengths:
-        raise FormatError(f"hdf5 file {file.filename}: expected a data set with rows, found none")
+        raise FormatError(f"hdf5 file {file.filename}: expected a dataset with rows, found none")
     rows = max(lengths, key=lambda length: (lengths.count(length), length))
     return sorted((column for column in columns if column.shape[0] == rows), key=lambda column: column.name)
 

@@ -1,6 +1,6 @@
-"""Generated data sets: seeded noise with the sizes of a workload, in any of its containers.
+"""Generated datasets: seeded noise with the sizes of a workload, in any of its containers.
 
-A `Recipe` holds all that determines the bytes. Under a lock, the bench reuses a data set with the
+A `Recipe` holds all that determines the bytes. Under a lock, the bench reuses a dataset with the
 same recipe and a complete manifest. Otherwise it writes one under a name that ends in ``.partial``,
 samples block by block and the manifest last, and renames it. The next run removes the ``.partial``
 of an interrupted one.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST", "Generated", "Recipe", "blocks", "file_counts", "generate", "sample_number", "sizes"]
 
 MANIFEST = "forebay-workload.json"
-"""Name of the file that says what a data set holds; it is written last."""
+"""Name of the file that says what a dataset holds; it is written last."""
 
 VERSION = 1
 """Goes up when the same recipe gives other bytes."""
@@ -57,7 +57,7 @@ _WIDEST_DEVIATIONS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides the bytes of a data set."""
+    """All that decides the bytes of a dataset."""
 
     name: str
     container: str
@@ -80,7 +80,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A data set on disk."""
+    """A dataset on disk."""
 
     directory: Path
     paths: tuple[Path, ...]
@@ -157,14 +157,14 @@ def _block(recipe: Recipe, first: int, lengths: NDArray[np.int64]) -> Block:
 def generate(
     recipe: Recipe, directory: Path, progress: Callable[[str, int, int], None] | None = None
 ) -> Generated:
-    """Make a data set in a directory of its own in `directory`, or find it there.
+    """Make a dataset in a directory of its own in `directory`, or find it there.
 
     Parameters
     ----------
     recipe
         What it holds.
     directory
-        Where data sets are kept; it is made when it is not there.
+        Where datasets are kept; it is made when it is not there.
     progress
         Called with (what, samples written, samples in all).
 
@@ -197,7 +197,7 @@ def generate(
         made = _find(recipe, place)
     if made is None:
         raise StorageError(
-            f"data set {place}: expected it to be whole after writing, found it changed", filename=place
+            f"dataset {place}: expected it to be whole after writing, found it changed", filename=place
         )
     return Generated(made.directory, made.paths, made.sample_bytes, made.file_bytes, made=True)
 
@@ -229,7 +229,7 @@ def _write(recipe: Recipe, partial: Path, progress: Callable[[str, int, int], No
 
 
 def _find(recipe: Recipe, place: Path) -> Generated | None:
-    """Return the data set if it is there and whole; None if it is to be made."""
+    """Return the dataset if it is there and whole; None if it is to be made."""
     if not place.exists():
         return None
     try:
@@ -240,7 +240,7 @@ def _find(recipe: Recipe, place: Path) -> Generated | None:
         sample_bytes, file_bytes = int(manifest["sample_bytes"]), int(manifest["file_bytes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"data set {place}: expected {MANIFEST} of this data set, found: {error}\n"
+            f"dataset {place}: expected {MANIFEST} of this dataset, found: {error}\n"
             "hint: the directory holds something else; move it away, or use another one",
             errno=error.errno if isinstance(error, OSError) else None,
             filename=place,
@@ -267,7 +267,7 @@ def _check_room(recipe: Recipe, directory: Path, freed: int) -> None:
     free = shutil.disk_usage(directory).free + freed
     if needed > free:
         raise StorageError(
-            f"data set {directory / recipe.directory_name}: expected {needed / 2**20:,.0f} MiB free, "
+            f"dataset {directory / recipe.directory_name}: expected {needed / 2**20:,.0f} MiB free, "
             f"found {free / 2**20:,.0f} MiB\n"
             "hint: use a smaller scale, or a directory on another disk",
             errno=errno.ENOSPC,
@@ -277,7 +277,7 @@ def _check_room(recipe: Recipe, directory: Path, freed: int) -> None:
 
 @contextmanager
 def _locked(directory: Path, place: Path) -> Iterator[None]:
-    """Let one process at a time work on a data set; the lock ends with its process."""
+    """Let one process at a time work on a dataset; the lock ends with its process."""
     handle = os.open(directory / f".{place.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -27,7 +27,7 @@ def minimum_bytes(paths: Sequence[str], ids: Iterable[npt.NDArray[np.int64]]) ->
     Parameters
     ----------
     paths
-        The data set, in a format of the engine.
+        The dataset, in a format of the engine.
     ids
         Sample ids, also repeated.
     """

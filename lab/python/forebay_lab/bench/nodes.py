@@ -2,9 +2,9 @@
 
 Three cases:
 
-- The data set lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of
+- The dataset lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of
   their own from the same server, in a temporary directory, for as long as the bench runs.
-- ``--pfs PRESET``: the data set's directory is mounted for the run, once per node.
+- ``--pfs PRESET``: the dataset's directory is mounted for the run, once per node.
 - Otherwise all nodes read the same path and share the page cache of this machine.
 
 Whatever was mounted here is unmounted at the end, found by the kernel's table and not by what this
@@ -113,7 +113,7 @@ class Nodes:
         return str(max(self._files, key=lambda file: file.stat().st_size))
 
     def cool(self) -> None:
-        """Empty the page caches of the data set."""
+        """Empty the page caches of the dataset."""
         self._warn(
             "--cold without the emulator: the kernel was asked to forget the files' pages (posix_fadvise); "
             "caches of disks and servers stay as they are"
@@ -127,7 +127,7 @@ class Nodes:
                 )
 
     def drop_caches(self) -> None:
-        """Ask the kernel to forget the pages of the data set."""
+        """Ask the kernel to forget the pages of the dataset."""
         for file in self._files:
             page_cache.drop(file)
 
@@ -238,7 +238,7 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
     Raises
     ------
     OptionError
-        If ``--pfs`` was given and the data set is on a mount of the emulator already.
+        If ``--pfs`` was given and the dataset is on a mount of the emulator already.
     StorageError
         If the emulator cannot be started, or is gone.
     """
@@ -247,7 +247,7 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
     found = pfs.find(facts.paths[0])
     if settings.pfs is not None and found is not None:
         raise option_error(
-            f"--pfs: the data set lies on the emulator's mount {found.mount} already", "leave --pfs out"
+            f"--pfs: the dataset lies on the emulator's mount {found.mount} already", "leave --pfs out"
         )
     if settings.pfs is None and found is None and not settings.tiers:
         yield _plain(facts, settings)
@@ -266,7 +266,7 @@ def _plain(facts: Facts, settings: Settings) -> Nodes:
     plain = Nodes(facts, settings.nodes)
     if settings.nodes > 1:
         plain._warn(
-            "the nodes share the page cache of this machine: the data set is not on a mount of the emulator"
+            "the nodes share the page cache of this machine: the dataset is not on a mount of the emulator"
         )
     return plain
 

@@ -101,7 +101,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     Parameters
     ----------
     facts
-        The data set.
+        The dataset.
     rows
         What to compare.
     settings
@@ -112,7 +112,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     Raises
     ------
     OptionError
-        If the settings do not fit the data set.
+        If the settings do not fit the dataset.
     StorageError
         If the emulator fails.
     LaunchError
@@ -182,7 +182,7 @@ class _Runner:
     def index(self, where: Nodes, *, recipe: bool) -> None:
         """Build the index of the engine's rows, and find a recipe where a row computes the index.
 
-        They are made once for a data set, not once for a run.
+        They are made once for a dataset, not once for a run.
 
         Raises
         ------

@@ -41,7 +41,7 @@ class Settings:
     deadline_s: float = DEADLINE_S
     baseline_files: tuple[str, ...] = ()
     pfs: str | None = None
-    """Mount the data set with this preset of the emulator for the run."""
+    """Mount the dataset with this preset of the emulator for the run."""
     time_scale: float | str = "auto"
     targets: int | None = None
     tiers: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Settings:
         return whole if self.steps is None else min(whole, self.steps)
 
     def check_samples(self, samples: int) -> None:
-        """Refuse a data set that is too small for the ranks.
+        """Refuse a dataset that is too small for the ranks.
 
         Raises
         ------

@@ -61,7 +61,7 @@ class Row:
 
     @property
     def computes(self) -> bool:
-        """Whether it computes where samples lie, which takes a recipe of the data set."""
+        """Whether it computes where samples lie, which takes a recipe of the dataset."""
         return self.baseline is None and locate_of(strategy_named(self.strategy)) == "provenance"
 
     @property

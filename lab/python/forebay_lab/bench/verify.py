@@ -7,7 +7,7 @@ In a verification run each rank keeps, for each delivered sample, its id and a d
   agree in it, and in the digest of each step, so that the bench can name the first step that
   differs.
 - `digest_epoch`: the sum, modulo 2^128, of the digests of all distinct samples of an epoch, in any
-  order. All rows of a data set must agree in it. Where samples from the start fill the last step, a
+  order. All rows of a dataset must agree in it. Where samples from the start fill the last step, a
   repeated sample counts once, and must have the same digest both times. A truncated epoch has none.
 """
 
@@ -94,7 +94,7 @@ class Verified:
 
 
 def join(ranks: Sequence[dict[str, npt.NDArray[Any]]], samples: int) -> Verified:
-    """Join what the ranks of a row kept; `samples` is the size of the data set."""
+    """Join what the ranks of a row kept; `samples` is the size of the dataset."""
     counts = {len(rank["steps"]) for rank in ranks}
     if len(counts) != 1:
         return Verified(

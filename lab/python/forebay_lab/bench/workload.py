@@ -1,8 +1,8 @@
-"""Workloads: published jobs as data, and data sets made to their measure.
+"""Workloads: published jobs as data, and datasets made to their measure.
 
 How, in order: `load` reads a file of the directory `workloads` and checks every key;
 `Workload.scaled` makes it smaller by one factor, by the rules of `scaling.toml`; `prepare` has the
-data set generated (`forebay_lab.bench.generate`), or finds it again, and says what a run of it
+dataset generated (`forebay_lab.bench.generate`), or finds it again, and says what a run of it
 needs: paths, batch, compute time.
 
 A number without a source is an error. What a publication does not say is absent, never guessed: a
@@ -167,7 +167,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A data set on disk, and how to run it."""
+    """A dataset on disk, and how to run it."""
 
     name: str
     variant: str
@@ -197,7 +197,7 @@ class Prepared:
 
     @property
     def path(self) -> Path:
-        """The path of the data set if it is one, else the directory that holds its files."""
+        """The path of the dataset if it is one, else the directory that holds its files."""
         return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
 
 
@@ -280,7 +280,7 @@ def prepare(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Prepared:
-    """Make a workload's data set, or find it.
+    """Make a workload's dataset, or find it.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def prepare(
     scale
         Factor on samples, files and memory, within (0, 1].
     directory
-        Where data sets are kept; each gets a directory of its own in it.
+        Where datasets are kept; each gets a directory of its own in it.
     container
         Write this one instead of the published: ``lmdb`` makes any workload readable for today's
         engine.

@@ -1,7 +1,7 @@
 """The commands that forebay-lab adds to ``forebay``."""
 
 COMMANDS = {
-    "bench": "Compare strategies on a data set and print where the time goes.",
+    "bench": "Compare strategies on a dataset and print where the time goes.",
     "pfs": "Mount a directory as an emulated parallel file system.",
     "recipe": "Derive, declare and verify recipes of LMDB files.",
     "report": "Write an HTML page from a result or an event log.",

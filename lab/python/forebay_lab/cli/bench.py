@@ -1,4 +1,4 @@
-"""``forebay bench``: strategies side by side on one data set and its file system."""
+"""``forebay bench``: strategies side by side on one dataset and its file system."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from forebay.cli.numbers import COUNT
     type=click.Path(dir_okay=False, path_type=Path),
     help="Page to write.",
 )
-@click.option("--keep", is_flag=True, help="Keep the data set for the next run.")
+@click.option("--keep", is_flag=True, help="Keep the dataset for the next run.")
 @click.option(
     "--pfs",
     "preset",

@@ -14,8 +14,8 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--ranks", type=int, default=RANKS, help="MPI ranks (default: %(default)s)")
 parser.add_argument("--samples", type=int, default=SAMPLES, help="training samples (default: %(default)s)")
 parser.add_argument("--output", type=Path, default=OUTPUT, help="the page to write (default: %(default)s)")
-parser.add_argument("--data", type=Path, default=DATA, help="where the data set goes (default: %(default)s)")
-parser.add_argument("--keep", action="store_true", help="keep the data set for the next time")
+parser.add_argument("--data", type=Path, default=DATA, help="where the dataset goes (default: %(default)s)")
+parser.add_argument("--keep", action="store_true", help="keep the dataset for the next time")
 parser.add_argument(
     "--pfs", metavar="PRESET", dest="preset", help="file system to emulate (default: nfs where FUSE is there)"
 )

@@ -1,4 +1,4 @@
-"""The demo's data set: scikit-learn's digits as a Caffe-style LMDB.
+"""The demo's dataset: scikit-learn's digits as a Caffe-style LMDB.
 
 How, in order: the 1,797 digits (8x8, shipped inside scikit-learn, nothing is downloaded) are parted
 into training and held-out images, class by class, *before* anything is multiplied, so that no
@@ -52,7 +52,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the data set holds; equal specs give equal bytes."""
+    """What the dataset holds; equal specs give equal bytes."""
 
     samples: int
     seed: int = 0
@@ -61,7 +61,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set on disk."""
+    """A dataset on disk."""
 
     directory: Path
     samples: int
@@ -83,7 +83,7 @@ class DataSet:
 
     @property
     def cache(self) -> Path:
-        """Where Forebay keeps the index: it goes when the data set goes."""
+        """Where Forebay keeps the index: it goes when the dataset goes."""
         return self.directory / "cache"
 
     @property
@@ -160,12 +160,12 @@ def render(images: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def prepare(directory: Path, spec: Spec, progress: Callable[[int, int], None]) -> DataSet:
-    """Find the data set in `directory`, or make it.
+    """Find the dataset in `directory`, or make it.
 
     Parameters
     ----------
     directory
-        Where the data set is or will be. A directory that holds something else is left alone.
+        Where the dataset is or will be. A directory that holds something else is left alone.
     spec
         What it must hold.
     progress

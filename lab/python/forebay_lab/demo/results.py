@@ -1,7 +1,7 @@
 """The measurements of the demo, per run and in total: one JSON object and a text table.
 
 Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A
-counter covers the process from the opening of the data set to the end of the last epoch, without
+counter covers the process from the opening of the dataset to the end of the last epoch, without
 what its main thread did while it computed and communicated (faults, switches, processor time). It
 includes the loader's threads and excludes the training. An emulated file system adds its own
 counters: all requests that reached it during a run, with page faults of mappings.

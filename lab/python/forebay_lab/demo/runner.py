@@ -1,4 +1,4 @@
-"""The demo's runner: data set, three runs, comparison, table and page."""
+"""The demo's runner: dataset, three runs, comparison, table and page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(
     json
         Print one JSON object instead of the table.
     keep
-        Keep the data set for the next time. One that was there before is used and kept in any case.
+        Keep the dataset for the next time. One that was there before is used and kept in any case.
     ranks
         MPI ranks; at least 1.
     samples
@@ -69,7 +69,7 @@ def main(
     output
         The page to write.
     data
-        Directory of the data set.
+        Directory of the dataset.
     preset
         File system to emulate; by default `storage.PRESET` where FUSE is there, else the local disk
         is read.
@@ -108,11 +108,11 @@ def main(
 
 
 def _demo(keep: bool, ranks: int, samples: int, data: Path, choice: storage.Choice) -> results.Outcome:
-    program = launch.command(ranks, ())  # A missing MPI should show before the data set is made.
+    program = launch.command(ranks, ())  # A missing MPI should show before the dataset is made.
     bar = _Progress()
     begin = time.perf_counter()
-    dataset = prepare(data, Spec(samples, SEED), lambda done, every: bar.show("data set", done, every))
-    bar.end(f"data set: {samples} samples {'made' if dataset.made else 'found'} in {data}")
+    dataset = prepare(data, Spec(samples, SEED), lambda done, every: bar.show("dataset", done, every))
+    bar.end(f"dataset: {samples} samples {'made' if dataset.made else 'found'} in {data}")
     prepared_seconds = time.perf_counter() - begin
     batch_size = GLOBAL_BATCH // ranks
     try:

@@ -1,7 +1,7 @@
-"""The storage of the training runs: an emulated file system before the data set, or the local disk.
+"""The storage of the training runs: an emulated file system before the dataset, or the local disk.
 
 `choose` decides before anything is made, and removes mounts that a killed demo left. `opened`
-mounts the data set's directory through the emulator, as one node, in a temporary directory that is
+mounts the dataset's directory through the emulator, as one node, in a temporary directory that is
 locked while this process lives; it unmounts at the end, also after an error. Between runs, `cool`
 empties the node's page cache and resets the counters; `counted` returns what has reached the file
 system since, with page faults.
@@ -46,11 +46,11 @@ class Storage(Protocol):
 
     @property
     def directory(self) -> Path:
-        """The data set's directory, as the ranks see it."""
+        """The dataset's directory, as the ranks see it."""
 
     @property
     def cache(self) -> Path:
-        """Where Forebay keeps the index; it goes when the data set or the mount goes."""
+        """Where Forebay keeps the index; it goes when the dataset or the mount goes."""
 
     @property
     def reason(self) -> str | None:
@@ -60,7 +60,7 @@ class Storage(Protocol):
         """Return the emulated file system (``spec``, ``time_scale``, ``limit_mib_s``) or None."""
 
     def cool(self) -> None:
-        """Begin a run: page cache empty of the data set, counters at zero."""
+        """Begin a run: page cache empty of the dataset, counters at zero."""
 
     def counted(self) -> dict[str, Any] | None:
         """Return what has reached the emulated file system since; None if there is none."""
@@ -115,7 +115,7 @@ def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
     Raises
     ------
     OptionError
-        The data set is mounted through the emulator already, or lies on such a mount.
+        The dataset is mounted through the emulator already, or lies on such a mount.
     StorageError
         The file system was named and cannot be mounted, or could not be unmounted.
     """
@@ -133,19 +133,19 @@ def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The data set where it is."""
+    """The dataset where it is."""
 
     dataset: DataSet
     reason: str
 
     @property
     def directory(self) -> Path:
-        """The data set's own directory."""
+        """The dataset's own directory."""
         return self.dataset.directory
 
     @property
     def cache(self) -> Path:
-        """A part of the data set's directory."""
+        """A part of the dataset's directory."""
         return self.dataset.cache
 
     def describe(self) -> None:
@@ -163,7 +163,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """The data set behind the emulator, as the only node of it that is ours."""
+    """The dataset behind the emulator, as the only node of it that is ours."""
 
     dataset: DataSet
     directory: Path

@@ -107,7 +107,7 @@ def _bench_title(result: Result) -> str:
     if result.part("workload").get("name"):
         return f"Bench of the workload {result.part('workload')['name']}"
     path = str(result.part("dataset").get("path") or "")
-    return f"Bench of {os.path.basename(path.rstrip('/')) or path or 'a data set'}"  # noqa: PTH119 - a name, not a path here
+    return f"Bench of {os.path.basename(path.rstrip('/')) or path or 'a dataset'}"  # noqa: PTH119 - a name, not a path here
 
 
 def _bench_lead(result: Result) -> str:
@@ -187,7 +187,7 @@ def _bench_facts(result: Result) -> Iterator[tuple[str, str]]:
     if dataset:
         size, mean = number(dataset.get("bytes")), number(dataset.get("mean_bytes"))
         yield (
-            "Data set",
+            "Dataset",
             ", ".join(
                 filter(
                     None,

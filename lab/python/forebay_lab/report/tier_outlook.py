@@ -1,10 +1,10 @@
 """What storage tiers would do for a row that was measured without them.
 
-The engine's own forecast (``forebay-plan``, `tier_forecast`) computes the bytes. It takes the data
-set, the order and the nodes from the result. Assumed are an empty tier on each node, of the size of
-the data set but at most `ASSUMED_TIER_BYTES`, `ASSUMED_EPOCHS` if the run had one epoch, as a bench
-is shorter than a training, and a page cache that keeps nothing from one epoch to the next. The
-speed of such a tier is not known, so the time saved is a bound.
+The engine's own forecast (``forebay-plan``, `tier_forecast`) computes the bytes. It takes the
+dataset, the order and the nodes from the result. Assumed are an empty tier on each node, of the
+size of the dataset but at most `ASSUMED_TIER_BYTES`, `ASSUMED_EPOCHS` if the run had one epoch, as
+a bench is shorter than a training, and a page cache that keeps nothing from one epoch to the next.
+The speed of such a tier is not known, so the time saved is a bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns: the parts of a data set's samples, for its writers."""
+"""Columns: the parts of a dataset's samples, for its writers."""
 
 from __future__ import annotations
 

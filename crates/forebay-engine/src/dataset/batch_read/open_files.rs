@@ -1,7 +1,6 @@
-//! The files of a data set that samples are read from by id; they stay open as long as the data
-//! set.
+//! The files of a dataset that samples are read from by id; they stay open as long as the dataset.
 //!
-//! A shard is read through the descriptor that the data set holds since it was opened. Of folders
+//! A shard is read through the descriptor that the dataset holds since it was opened. Of folders
 //! whose samples are files, the last 128 files stay open (`forebay_io`). Reads are positioned
 //! (pread), so a forked child may use the descriptors of its parent.
 //!

@@ -87,7 +87,7 @@ fn locate(
     aside: &mut Duration,
 ) -> Result<(), Error> {
     let Some(mappings) = &session.context.mappings else {
-        return Err(Error::local("the data set cannot be mapped"));
+        return Err(Error::local("the dataset cannot be mapped"));
     };
     guard::keep();
     let faults = guard::faults();

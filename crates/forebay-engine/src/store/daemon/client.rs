@@ -63,7 +63,7 @@ impl StoreConnection {
         Ok(socket.map(|socket| Self { socket, generation: fork::generation() }))
     }
 
-    /// The kept share of a data set, and the memory of unused shares of others \[bytes\].
+    /// The kept share of a dataset, and the memory of unused shares of others \[bytes\].
     pub(crate) fn find(
         &self,
         data_set: &DataSet,

@@ -1,7 +1,7 @@
 //! The shares that a store daemon keeps: who uses them, and which are dropped. Knows no memory and
 //! no sockets.
 //!
-//! - Of each data set at most one share is kept that nobody uses: the newest.
+//! - Of each dataset at most one share is kept that nobody uses: the newest.
 //! - A share of files that have changed since is dropped once nobody uses it.
 //! - Where room is needed, unused shares are dropped, the least recently used first.
 //!
@@ -63,7 +63,7 @@ impl<M> KeptShares<M> {
         self.now
     }
 
-    /// The newest share of a data set, which `client` uses from now on instead of any other.
+    /// The newest share of a dataset, which `client` uses from now on instead of any other.
     pub(super) fn find(&mut self, data_set: &DataSet, client: ClientId) -> Option<&KeptShare<M>> {
         let of_version = |share: &&KeptShare<M>| share.data_set.version == data_set.version;
         let newest = self.shares.iter().filter(of_version).map(|share| share.came).max();

@@ -16,7 +16,7 @@ pub(super) const VERSION: u32 = 1;
 /// Most chunks of a share: slots are 32-bit words.
 const MAX_CHUNKS: u64 = u32::MAX as u64;
 
-/// The data set of a share.
+/// The dataset of a share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataSet {
     /// Digest of its files: their paths, sizes, times and inodes, what the format knows of them,
@@ -56,7 +56,7 @@ pub(super) struct RequestHead {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(super) enum Action {
-    /// The share of a data set; the client uses it from now on. With the client's pidfd.
+    /// The share of a dataset; the client uses it from now on. With the client's pidfd.
     Find { data_set: DataSet },
     /// Keep a share, which the client uses from now on instead of the one it used. With its memory
     /// and its chunks.

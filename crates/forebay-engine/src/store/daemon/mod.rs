@@ -2,13 +2,13 @@
 //!
 //! How it works, in order:
 //! 1. A user starts it on a node. It listens on a socket in the private runtime directory.
-//! 2. The leader of a loader asks it for the share of its data set, and gets sealed memory. The
+//! 2. The leader of a loader asks it for the share of its dataset, and gets sealed memory. The
 //!    connection stays open while the loader uses the share.
 //! 3. A share that a loader has loaded is handed to the daemon as sealed memory.
 //! 4. Unused shares are dropped where memory is needed, the least recently used first. The daemon
 //!    ends when nothing was used for its idle time.
 //!
-//! The daemon reads no data set and serves no samples: loaders do both.
+//! The daemon reads no dataset and serves no samples: loaders do both.
 //!
 //! - `messages`: what they send to each other.
 //! - `kept_shares`: the shares, and which of them are dropped.

@@ -72,7 +72,7 @@ pub struct Folder {
     is_empty: bool,
     /// Names of the classes, sorted; empty if the files lie in the folder itself.
     classes: Vec<Vec<u8>>,
-    /// Those of all folders of the data set, where others have others.
+    /// Those of all folders of the dataset, where others have others.
     numbered: OnceLock<Vec<Vec<u8>>>,
     fields: Vec<&'static str>,
     state: ShardState,

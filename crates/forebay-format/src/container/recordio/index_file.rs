@@ -1,7 +1,7 @@
 //! The list of offsets that `MXNet` writes beside a `RecordIO` file: `train.idx` for `train.rec`.
 //!
 //! A line per record: a key, a tab, and the offset of the record. It is redundant, but if a list
-//! contradicts its file, one of them belongs to another data set, or is cut.
+//! contradicts its file, one of them belongs to another dataset, or is cut.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a sidecar is of, read without the data set.
+//! What a sidecar is of, read without the dataset.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::contents::Contents;
 use super::header::{HEADER_BYTES, Header};
 
-/// Files of a data set that are named, at most.
+/// Files of a dataset that are named, at most.
 const MAX_NAMES: usize = 16;
 
-/// Format, number of samples and files of the data set of a sidecar; none if the file is no sound
+/// Format, number of samples and files of the dataset of a sidecar; none if the file is no sound
 /// sidecar.
 #[must_use]
 pub fn describe(path: &Path) -> Option<Value> {

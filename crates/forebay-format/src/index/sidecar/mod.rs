@@ -51,5 +51,5 @@ pub(crate) const VERSION: u32 = 2;
 /// Records per block.
 ///
 /// A block of a regular file is about 60 bytes, of which 18 are overhead, and takes 20 µs to
-/// expand; 4,096 random accesses to a data set of any size expand at most as many blocks.
+/// expand; 4,096 random accesses to a dataset of any size expand at most as many blocks.
 pub const BLOCK_RECORDS: u32 = 4096;

@@ -1,6 +1,6 @@
 //! Mixtures: an order that draws from several sources in fixed proportions.
 //!
-//! The sources are parts of one data set, one after the other. `tree` says which source a position
+//! The sources are parts of one dataset, one after the other. `tree` says which source a position
 //! takes a sample from, `draws` which sample of the source that is.
 //!
 //! An epoch has whole global batches of G samples. Its number of steps T follows from [`Stop`]:
@@ -52,7 +52,7 @@ impl Stop {
     }
 }
 
-/// A part of the data set, and its share of the samples that are delivered.
+/// A part of the dataset, and its share of the samples that are delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixtureSource {

@@ -440,7 +440,7 @@ impl Filesystem for MountFileSystem {
         });
     }
 
-    // Left out on purpose, because no reader or converter of data sets needs them: device files and
+    // Left out on purpose, because no reader or converter of datasets needs them: device files and
     // sockets, fallocate, SEEK_DATA and SEEK_HOLE, extended attributes, locks, copying of ranges.
     // After ENOSYS the kernel does not ask again. It refuses attributes and fallocate (EOPNOTSUPP),
     // reports files without holes, implements locks within the mount, and copies by reading and

@@ -36,7 +36,7 @@ class Place:
     """Where one rank stands, and what it is to read."""
 
     paths: tuple[str, ...]
-    """The data set, as this rank's node sees it."""
+    """The dataset, as this rank's node sees it."""
     samples: int
     batch_size: int
     rank: int
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The data set, where it is one path."""
+        """The dataset, where it is one path."""
         (path,) = self.paths
         return path
 
@@ -90,16 +90,16 @@ class Baseline:
     modules: tuple[str, ...] = ()
     """Modules it imports, before any clock runs: a library's import is no cost of the storage."""
     formats: tuple[str, ...]
-    """Formats of data sets that it reads, as `Facts.format` names them."""
+    """Formats of datasets that it reads, as `Facts.format` names them."""
     several: bool = False
-    """Whether it reads data sets of several files."""
+    """Whether it reads datasets of several files."""
 
     def missing(self, facts: Facts) -> str | None:
-        """Return why it cannot run on a data set or in this installation; None if it can."""
+        """Return why it cannot run on a dataset or in this installation; None if it can."""
         if facts.format not in self.formats:
-            return f"reads {' or '.join(self.formats)}, the data set is {facts.format}"
+            return f"reads {' or '.join(self.formats)}, the dataset is {facts.format}"
         if len(facts.paths) > 1 and not self.several:
-            return f"reads one file, the data set has {len(facts.paths)}"
+            return f"reads one file, the dataset has {len(facts.paths)}"
         for module in self.modules:
             if importlib.util.find_spec(module) is None:
                 return f"the package {module} is not installed"

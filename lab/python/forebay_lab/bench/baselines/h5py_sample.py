@@ -1,7 +1,7 @@
-"""h5py, one sample per read: what a script does that indexes an HDF5 data set with a number.
+"""h5py, one sample per read: what a script does that indexes an HDF5 dataset with a number.
 
 The samples of several files follow each other in the order of the paths. A sample is row i of every
-data set of its file that has as many rows as the file has samples.
+dataset of its file that has as many rows as the file has samples.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def draw(result: Result) -> Drawing | Missing:
     without = [name for name, known in rows.items() if not known]
     note = f" Without bytes by level: {', '.join(without)}." if without else ""
     shown = [name for name in names if any(sizes.get(name) for _, sizes in bars)] or names
-    meanings = {SOURCE: "the data set's own files", PAGE_CACHE: "resident pages, copied from a mapping"}
+    meanings = {SOURCE: "the dataset's own files", PAGE_CACHE: "resident pages, copied from a mapping"}
     entries = ((colours[name], _called(name), meanings.get(name, "a storage tier")) for name in shown)
     return Drawing(_LEAD + note, picture.render() + legend(entries))
 

@@ -27,7 +27,7 @@ def draw(result: Result) -> Drawing | Missing:
     rows = [row for row in result.rows if row.events]
     if not rows:
         return Missing(
-            "There are no events: the data set was not on an emulated file system (forebay pfs), or nothing was read from it."
+            "There are no events: the dataset was not on an emulated file system (forebay pfs), or nothing was read from it."
         )
     ends: dict[str, int] = {}
     for row in rows:

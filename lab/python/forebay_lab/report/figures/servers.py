@@ -20,7 +20,7 @@ def draw(result: Result) -> Drawing | Missing:
     rows = [(row, servers) for row in result.drawn if (servers := _servers(row))]
     if not rows:
         return Missing(
-            "There are no counters of servers: the data set was not on an emulated file system (forebay pfs)."
+            "There are no counters of servers: the dataset was not on an emulated file system (forebay pfs)."
         )
     most = max(_bytes(server) for _, servers in rows for server in servers)
     panels = [panel(row.name, _note(row, servers), _panel(row, servers, most)) for row, servers in rows]

@@ -65,6 +65,6 @@ def _failure(row: Row) -> str:
         return ""
     better = row.shuffle_quality.get("suggested_group")
     if not isinstance(better, dict):
-        return f"{row.name}, whose data set is too small for groups that would do; the order shuffle would"
+        return f"{row.name}, whose dataset is too small for groups that would do; the order shuffle would"
     samples, window = (number(better.get(key)) or 0 for key in ("samples", "window"))
     return f"{row.name}, where groups of {samples:,.0f} samples in windows of {window:,.0f} would do"

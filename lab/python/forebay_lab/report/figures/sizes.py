@@ -32,7 +32,7 @@ def draw(result: Result) -> Drawing | Missing:
     rows = [row for row in result.rows if sum(row.sizes.values())]
     if not rows:
         return Missing(
-            "There are no counters of requests: the data set was not on an emulated file system (forebay pfs), "
+            "There are no counters of requests: the dataset was not on an emulated file system (forebay pfs), "
             "or nothing was read from it."
         )
     powers = [power for row in rows for power in shares(row.sizes)]
