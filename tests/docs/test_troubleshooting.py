@@ -108,7 +108,9 @@ def test_each_warning_of_the_engine_is_on_the_page(path, text):
 
 def test_warnings_of_the_engine_are_found():
     files = {path for path, _ in rust_warnings()}
-    assert {f"crates/forebay-{name}.rs" for name in ("engine/src/loader/start", "tier/src/level/health")} <= files
+    assert {
+        f"crates/forebay-{name}.rs" for name in ("engine/src/loader/start", "tier/src/level/health")
+    } <= files
     assert len(rust_warnings()) > 10
 
 
