@@ -28,8 +28,8 @@ fn a_batch_larger_than_the_data_set() {
             assert_eq!(
                 message,
                 format!(
-                    "order {}: batch larger than the dataset: 4 rank(s) with batches of 12 take 48 samples per step, the data \
-                     set has 47, and last_batch=\"{}\" needs at least one whole step",
+                    "order {}: batch larger than the dataset: 4 rank(s) with batches of 12 take 48 samples per step, the dataset \
+                     has 47, and last_batch=\"{}\" needs at least one whole step",
                     kind.name(),
                     last.name()
                 )
