@@ -104,7 +104,7 @@ def global_steps(found, epoch=0):
 
 @pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
 def test_ranks_get_every_sample_once_together(counted_lmdb, order):
-    found = results(3, counted_lmdb, {"batch_size": 8, "order": order, "expected_epochs": 2})
+    found = results(3, counted_lmdb, {"batch_size": 8, "order": order, "epochs": 2})
     for epoch in (0, 1):
         numbers = [number for step in global_steps(found, epoch) for number in step]
         assert sorted(numbers) == list(range(240))
@@ -121,9 +121,7 @@ def test_a_state_that_these_ranks_cannot_continue_names_those_that_can(counted_l
 
 def test_the_node_reads_each_page_once_per_epoch(counted_lmdb):
     group = {"samples": 60, "window": 1, "lanes": 4}
-    found = results(
-        4, counted_lmdb, {"batch_size": 6, "group": group, "strategy": "pread", "expected_epochs": 2}
-    )
+    found = results(4, counted_lmdb, {"batch_size": 6, "group": group, "strategy": "pread", "epochs": 2})
     # Reading ahead belongs to the epoch it is for; the last one may be under way.
     epochs = {epoch for one in found for epoch in one["stats"]["read_bytes_by_epoch"]}
     read = [sum(one["stats"]["read_bytes_by_epoch"].get(epoch, 0) for one in found) for epoch in epochs]

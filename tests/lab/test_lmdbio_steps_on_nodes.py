@@ -109,7 +109,7 @@ def test_a_recipe_that_does_not_lead_to_the_file_is_refused_on_every_node(pool, 
 
 
 def test_cursors_go_from_root_to_root_and_are_as_small_as_their_tree(pool, several):
-    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", more={"epochs": 1})
+    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", more={"expected_epochs": 1})
     stats = [one["stats"] for one in check(pool.outcomes(ranks))]
     steps = len(steps_of(4))
     for leader in (0, 2, 3):

@@ -24,15 +24,15 @@ broken line
 def test_a_mount_table_is_read_with_its_escapes_and_optional_fields():
     found = entries(TABLE)
     assert [entry.type for entry in found] == ["ext4", "fuse.forebay-pfs", "tmpfs", "nfs", "ext4"]
-    assert found[1] == Entry(Path("/dataset"), "fuse.forebay-pfs", "forebay-pfs:/run/a b.sock")
+    assert found[1] == Entry(Path("/data set"), "fuse.forebay-pfs", "forebay-pfs:/run/a b.sock")
 
 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("/dataset/x", "forebay-pfs:/run/a b.sock"),
-        ("/dataset", "forebay-pfs:/run/a b.sock"),
-        ("/dataset/inner/y", "tmpfs"),
+        ("/data set/x", "forebay-pfs:/run/a b.sock"),
+        ("/data set", "forebay-pfs:/run/a b.sock"),
+        ("/data set/inner/y", "tmpfs"),
         ("/data settled", "/dev/root"),
         ("/mnt/file", "/dev/sdb"),
     ],
@@ -54,7 +54,7 @@ def test_only_mounts_with_a_control_socket_are_listed(monkeypatch, tmp_path):
     table.write_bytes(TABLE + b"40 21 0:52 / /tmp/m rw - fuse.forebay-pfs forebay-pfs: rw\n")
     monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
     found = pfs.list_mounts()
-    assert found == [pfs.Mount(Path("/dataset"), Path("/run/a b.sock"), False)]
+    assert found == [pfs.Mount(Path("/data set"), Path("/run/a b.sock"), False)]
 
 
 # --- what is checked before anything is started ---

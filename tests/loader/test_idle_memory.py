@@ -198,7 +198,7 @@ def kib(field):
 forebay.Loader
 limit = (kib("VmSize") << 10) + (900 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-options = {"strategy": forebay.Strategy(batch_buffers=12), "order": "shuffle", "epochs": 100, "world": "single"}
+options = {"strategy": forebay.Strategy(batch_buffers=12), "order": "shuffle", "expected_epochs": 100, "world": "single"}
 loaders = [forebay.Loader(sys.argv[1], 4, **options) for _ in range(12)]
 found = {
     "budget": loaders[0].config.memory.budget_bytes,

@@ -348,7 +348,7 @@ def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool,
         ({"seed": 1}, "seed"),
         ({"order": "shuffle"}, "order"),
         ({"last_batch": "drop"}, "last_batch"),
-        ({"node_memory": "33MiB"}, "memory"),
+        ({"node_memory": "33MiB"}, "node_memory"),
         ({"strategy": {"readers": 3}}, "strategy.readers"),
         ({"strategy": {"access": "pread"}}, "strategy.access"),
         ({"strategy": {"batch_buffers": 3}}, "strategy.batch_buffers"),
@@ -413,7 +413,7 @@ def test_a_loader_of_one_node_imports_what_it_uses_alone(small_lmdb):
 import sys, forebay
 with forebay.Loader(sys.argv[1], 2) as loader:
     next(iter(loader))
-rare = {"multiprocessing", "subprocess", "numpy.random", "hashlib", "secrets", "difflib", "html", "runpy"}
+rare = {"multiprocessing", "subprocess", "numpy.random", "hashlib", "secrets", "html", "runpy"}
 rare |= {"forebay.config", "forebay._job.tcp", "forebay._job.endpoints", "forebay._samples.processes"}
 print(sorted(rare & sys.modules.keys()))
 """

@@ -259,7 +259,7 @@ UNSEARCHABLE = """
 import os, sys
 from forebay.options import resolve
 # Before the change of user, after which Python itself may be out of reach.
-import forebay.loader, tomllib
+import forebay.loader, difflib, tomllib
 os.chdir(sys.argv[1])
 os.setgid(65534), os.setuid(65534)
 try:

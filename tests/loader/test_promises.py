@@ -400,7 +400,7 @@ def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy,
     }
     if order == "group":
         options["group"] = {"samples": 4, "window": 2, "lanes": 3}
-        options["memory"] = "32MiB"
+        options["node_memory"] = "32MiB"
     found = pool.run(3, work.deliver, path=large, options=options, epochs=3)
     for epoch in range(3):
         assert {number for step in plain.joined(plain.together(found, epoch)) for number in step} == set(

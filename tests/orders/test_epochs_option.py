@@ -1,4 +1,4 @@
-"""`epochs=`: the loader prefetches nothing beyond them, and more can be iterated."""
+"""`expected_epochs=`: the loader prefetches nothing beyond them, and more can be iterated."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_a_number_of_epochs_the_next_one_is_read_ahead(even, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_read_beyond_the_epochs_that_were_asked_for(even, way, epochs):
     with make(even, way, expected_epochs=epochs) as loader:
-        assert loader.config.order.epochs == epochs
+        assert loader.config.order.expected_epochs == epochs
         for ids in walk(even, loader, epochs):
             assert set(ids) == set(range(plain.SAMPLES))
         check_read(even, loader, range(epochs))
@@ -150,5 +150,5 @@ def test_a_number_of_epochs_is_at_least_one_and_comes_from_the_environment_too(e
         forebay.Loader(even, 5, expected_epochs=0)
     monkeypatch.setenv("FOREBAY_EXPECTED_EPOCHS", "3")
     with forebay.Loader(even, 5, node_memory="16MiB") as loader:
-        assert loader.config.given["epochs"] == Given(value="3", origin="FOREBAY_EXPECTED_EPOCHS")
-        assert loader.config.order.epochs == 3
+        assert loader.config.given["expected_epochs"] == Given(value="3", origin="FOREBAY_EXPECTED_EPOCHS")
+        assert loader.config.order.expected_epochs == 3

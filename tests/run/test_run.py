@@ -70,7 +70,7 @@ def test_the_options_reach_the_session(runs, source):
     options = ["--frozen", "--check", "--fetch", "whole", "--no-keep"]
     assert runs.run("true", options=options).returncode == 0
     found = runs.calls()[0]
-    assert json.loads(found["tiers"])[0]["path"] == str(runs.tier)
+    assert found["tiers"][0]["path"] == str(runs.tier)
     assert found["sources"] == [str(source)]
     assert [found[name] for name in ("frozen", "check", "fetch", "keep")] == [True, True, "whole", False]
     assert found["daemon"] == [PYTHON, "-m", "forebay.tools.tiers"]
@@ -86,7 +86,7 @@ def test_tiers_come_from_where_a_loader_takes_them(runs, source, tmp_path, where
     command[place : place + 2] = [where, value] if where.startswith("--") else []
     environment = os.environ if where.startswith("--") else {**os.environ, where: value}
     assert alone(command, env=environment).returncode == 0
-    assert json.loads(runs.calls()[0]["tiers"])[0]["bytes"] == 8 << 20
+    assert runs.calls()[0]["tiers"][0]["bytes"] == 8 << 20
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])

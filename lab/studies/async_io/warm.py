@@ -83,7 +83,7 @@ def _rows(
     def loader(path: Path) -> forebay.Loader:
         options = {
             "order": order,
-            "epochs": epochs,
+            "expected_epochs": epochs,
             "last_batch": "partial",
             "world": "single",
             "name": path.name,
