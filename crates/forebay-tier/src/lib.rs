@@ -35,8 +35,9 @@ mod table;
 mod thread_priority;
 
 pub use client::clear::{clear, drop_copies};
+pub use client::connection::{DaemonAddress, TierConnection};
 pub use client::run::{RunClient, runs_usage};
-pub use client::{Attached, DaemonAddress, Held, TierClient, TierConnection};
+pub use client::{Attached, Held, TierClient};
 pub use copy::buffers::{CopyBuffer, CopyBuffers};
 pub use copy::offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
 pub use copy::writer::Writer;

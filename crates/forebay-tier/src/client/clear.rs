@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_plan::options::TierSpec;
 
-use crate::client::TierConnection;
+use crate::client::connection::TierConnection;
 use crate::daemon::{Cache, StoredTier, boot_id, locked};
 use crate::error::TierError;
 use crate::level::directory::TierDirectory;

@@ -15,7 +15,7 @@ use forebay_host::own_pidfd;
 use forebay_plan::options::TierSpec;
 use serde_json::Value;
 
-use crate::client::{DaemonAddress, TierConnection, unexpected};
+use crate::client::connection::{DaemonAddress, TierConnection, unexpected};
 use crate::daemon::protocol::{Answer, Request, RunAction, VERSION};
 use crate::daemon::run_options::RunOptions;
 use crate::daemon::socket_path;

@@ -9,7 +9,8 @@ use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pr
 use forebay_plan::options::TierOptions;
 use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
-use crate::client::{Attached, CHUNKS_AT_ONCE, TierClient};
+use crate::client::connection::CHUNKS_AT_ONCE;
+use crate::client::{Attached, TierClient};
 use crate::copy::buffers::CopyBuffers;
 use crate::copy::offer::{Copied, Publisher};
 use crate::copy::writer::Writer;
