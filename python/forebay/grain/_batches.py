@@ -100,7 +100,7 @@ def dataset(
     """Return a ``grain.IterDataset`` of batches.
 
     Each iterator delivers one epoch, the next one the next epoch. It delivers batches: do not call
-    its ``batch_transform``, and shuffle by ``order=``.
+    its ``batch``, and shuffle by ``order=``.
 
     Parameters
     ----------

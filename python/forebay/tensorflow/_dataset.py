@@ -73,7 +73,7 @@ def dataset(
     """Return a ``tf.data.Dataset`` of batches.
 
     Each iteration delivers one epoch, the next iteration the next one. It delivers batches: do not
-    call its ``batch_transform``, and shuffle by ``order=``.
+    call its ``batch``, and shuffle by ``order=``.
 
     Parameters
     ----------
