@@ -34,6 +34,7 @@ __all__ = [
     "did_you_mean",
     "fork_generation",
     "guard_stop_iteration",
+    "nearest",
     "not_the_end",
     "option_error",
 ]
@@ -78,12 +79,17 @@ def option_error(message: str, hint: str | None = None) -> OptionError:
     return OptionError(message if hint is None else f"{message}\nhint: {hint}")
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message on an unknown name: the known one that is nearly it, if any."""
+def nearest(name: str, known: Sequence[str], likeness: float = 0.6) -> str | None:
+    """Return the known name that an unknown one may stand for, if any is as much like it."""
     import difflib
 
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return next(iter(difflib.get_close_matches(name, known, 1, likeness)), None)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message on an unknown name: the known one that is nearly it, if any."""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 _generation = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["COMMANDS", "OPTIONS", "VALUES", "VARIABLES", "hint"]
+__all__ = ["COMMANDS", "OPTIONS", "VALUES", "VARIABLES"]
 
 OPTIONS: Mapping[str, str] = {
-    "last": "it is called last_batch=",
+    "last": 'it is called last_batch=, "wrap" is called "fill", "short" is called "partial"',
     "epochs": "it is called expected_epochs=",
     "memory": "it is called node_memory=",
     "sample": "it is called transform=",
@@ -47,13 +47,3 @@ COMMANDS: Mapping[str, str] = {
     "cold": "drop-caches",
 }
 """Option of a command, or command of a group → that of today."""
-
-
-def hint(name: str) -> str | None:
-    """Return what stands today for an option, or None if it never had this name."""
-    words = [
-        f'"{old}" is called "{new}"'
-        for (option, old), new in VALUES.items()
-        if f"{option}=" in OPTIONS.get(name, "")
-    ]
-    return ", ".join([OPTIONS[name], *words]) if name in OPTIONS else None

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from forebay import _native, _renamed
-from forebay._core import OptionError, did_you_mean, option_error
+from forebay._core import OptionError, did_you_mean, nearest, option_error
 from forebay._given_order import Given, Weighted
 from forebay._warn import warn
 
@@ -613,20 +613,18 @@ _OF_OPEN = (
 
 def unknown_option(name: str) -> OptionError:
     """Make the error for an unknown argument, with the option that has its meaning here."""
-    import difflib
-
     names = [
         "dataset",
         "transform",
         "batch_transform",
         *(option.name for option in OPTIONS if option.name not in _OF_OPEN),
     ]
-    hint = _renamed.hint(name) or _ELSEWHERE.get(name)
+    hint = _renamed.OPTIONS.get(name) or _ELSEWHERE.get(name)
     if name in _OF_OPEN:
         hint = f"forebay.open takes it: forebay.Loader(forebay.open(path, {name}=...), ...)"
     elif hint is None:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"is {near[0]}= meant?" if near else f"the options: {', '.join(sorted(names))}"
+        near = nearest(name, names)
+        hint = f"is {near}= meant?" if near else f"the options: {', '.join(sorted(names))}"
     return option_error(f"forebay.Loader: there is no option {name}=", hint)
 
 
@@ -798,7 +796,7 @@ def _configuration(environment: Mapping[str, str], variable: str, default: str) 
     except tomllib.TOMLDecodeError as error:
         raise option_error(f"configuration file {path}: not valid TOML: {error}") from error
     for key in found:
-        if advice := _renamed.hint(key):
+        if advice := _renamed.OPTIONS.get(key):
             raise option_error(f"configuration file {path}: there is no option {key}", advice)
         _choice(f"configuration file {path}", key, tuple(_BY_NAME))
     return found, str(path)
@@ -847,12 +845,10 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
     """Warn of a variable whose name is nearly one of ours, since it has no effect."""
     known = [*(option.variable for option in OPTIONS), *_OTHER_VARIABLES]
     for name in environment:
-        if name.startswith("FOREBAY_") and name not in known and name not in _warned_of:
-            import difflib
-
-            for meant in difflib.get_close_matches(name, known, 1, _NEARLY):
-                _warned_of.add(name)
-                warn(f"unknown environment variable {name}; did you mean {meant}?")
+        is_unknown = name.startswith("FOREBAY_") and name not in known and name not in _warned_of
+        if is_unknown and (meant := nearest(name, known, _NEARLY)):
+            _warned_of.add(name)
+            warn(f"unknown environment variable {name}; did you mean {meant}?")
 
 
 def _one_of(

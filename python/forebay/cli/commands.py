@@ -7,7 +7,6 @@ Each command is a module with one function ``command``; the table below is all t
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +49,12 @@ class Group(click.Group):
         except click.UsageError as error:
             if (today := _renamed.COMMANDS.get(args[0])) in self.list_commands(ctx):
                 raise click.UsageError(f"{error.message}\nhint: it is called {today}", ctx) from None
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            from forebay._core import nearest
+
+            near = nearest(args[0], self.list_commands(ctx))
             if not near or error.message.endswith("?"):
                 raise
-            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+            raise click.UsageError(f"{error.message} Did you mean {near!r}?", ctx) from None
 
 
 def packages() -> dict[str, Mapping[str, str]]:
