@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -18,51 +18,56 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _MAX_SECONDS = 1e9
 
 
-class Whole(click.ParamType):  # type: ignore[type-arg]
-    """An integer from ``least`` to ``most``; help shows it as ``N``."""
+class _Number(click.ParamType):  # type: ignore[type-arg]
+    """A number above ``above``, or from ``least`` to ``most``; help shows it as ``N``."""
 
     name = "n"
-
-    def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of a text."""
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"expected an integer, found {value!r}", param, ctx)
-        if number < self._least:
-            self.fail(f"expected an integer of at least {self._least}, found {number}", param, ctx)
-        if number > self._most:
-            self.fail(f"expected an integer of at most {self._most}, found {number}", param, ctx)
-        return number
-
-
-class Finite(click.ParamType):  # type: ignore[type-arg]
-    """A finite number, above ``above`` or from ``least`` to ``most``; help shows it as ``N``."""
-
-    name = "n"
+    what: ClassVar[str]
 
     def __init__(
         self, least: float | None = None, most: float | None = None, *, above: float | None = None
     ) -> None:
         self._least, self._most, self._above = least, most, above
 
+    def parse(self, text: Any) -> float:
+        """Return the number of a text; ValueError if it is none."""
+        raise NotImplementedError
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of a text."""
         try:
-            found = float(value)
+            found = self.parse(value)
         except ValueError:
-            found = math.nan
-        if not math.isfinite(found):
-            self.fail(f"expected a number, found {value!r}", param, ctx)
+            self.fail(f"expected {self.what}, found {value!r}", param, ctx)
         if self._least is not None and found < self._least:
-            self.fail(f"expected a number of at least {self._least}, found {value}", param, ctx)
+            self.fail(f"expected {self.what} of at least {self._least}, found {value}", param, ctx)
         if self._most is not None and found > self._most:
-            self.fail(f"expected a number of at most {self._most}, found {value}", param, ctx)
+            self.fail(f"expected {self.what} of at most {self._most}, found {value}", param, ctx)
         if self._above is not None and found <= self._above:
-            self.fail(f"expected a number above {self._above}, found {value}", param, ctx)
+            self.fail(f"expected {self.what} above {self._above}, found {value}", param, ctx)
+        return found
+
+
+class Whole(_Number):
+    """An integer from ``least`` to ``most``."""
+
+    what = "an integer"
+
+    def parse(self, text: Any) -> int:
+        """Return the number of a text; ValueError if it is none."""
+        return int(text)
+
+
+class Finite(_Number):
+    """A finite number."""
+
+    what = "a number"
+
+    def parse(self, text: Any) -> float:
+        """Return the number of a text; ValueError if it is none."""
+        found = float(text)
+        if not math.isfinite(found):
+            raise ValueError
         return found
 
 
