@@ -406,6 +406,7 @@ class Loader(Generic[T]):
         info = self._rank_info
         if info.channel is not None or len(info.local_ranks) == info.size:
             return info.channel
+        # Sockets, secrets and digests, which a job of one node does without.
         from forebay._job.tcp import open_channel
 
         return open_channel(info, self.name, self._options["timeout"])

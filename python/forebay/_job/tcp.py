@@ -76,13 +76,13 @@ class _HasDescriptor(Protocol):
 
 
 def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel | None:
-    """Return the channel on which a loader is made (collective if the job has one).
+    """Open the channel between the nodes of a job, on which a loader is made (collective).
 
     Returns
     -------
     channel : Channel or None
-        None where all ranks are on one node, or where they cannot find or reach each other. Where
-        they were to, a warning says what is lost.
+        None where the ranks cannot find or reach each other. Where they were to, a warning says
+        what is lost.
 
     Raises
     ------
@@ -91,8 +91,6 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
     PeerLostError
         If the process of a rank that had joined ends.
     """
-    if rank_info.channel is not None or len(rank_info.local_ranks) == rank_info.size:
-        return rank_info.channel
     if (rank_info.job, rank_info.rank) in _unlinked:
         return None
     join_by = time.monotonic() + min(JOIN_WITHIN_S, deadline_s)
