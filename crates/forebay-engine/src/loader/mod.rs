@@ -37,6 +37,7 @@ use std::time::Instant;
 
 use forebay_format::DecodedUnits;
 use forebay_host::fork;
+use forebay_plan::config::AccessChoice;
 use forebay_plan::{OrderState, TokenClient};
 use forebay_types::{Field, Rank};
 
@@ -66,7 +67,6 @@ use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count};
 use crate::shm::position::{AWAY, SessionId};
 use crate::shm::region::Region;
 use crate::store::Server;
-use forebay_plan::config::AccessChoice;
 
 /// See the module header.
 pub struct Engine {
