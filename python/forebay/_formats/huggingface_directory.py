@@ -92,7 +92,7 @@ def check_class_names(paths: list[str]) -> None:
             raise option_error(
                 f"forebay.open: {directory / 'dataset_info.json'} names the classes {_shown(names)}, that of "
                 f"{named[0][0]} {_shown(named[0][1])}: one label would mean two classes",
-                "cast both to one ClassLabel with datasets (cast_column), or open each as a dataset of its own",
+                "cast both to one ClassLabel with datasets (cast_column), or open each separately",
             )
 
 
@@ -143,7 +143,7 @@ def _several(directory: Path, paths: list[str]) -> Exception:
     first = paths[0] if paths else str(directory)
     return option_error(
         f"forebay.open: {directory} holds several splits: {', '.join(paths) or 'none'}",
-        f"open each as a dataset of its own, for example forebay.open({first!r}); split= names one of them",
+        f"open each separately, for example forebay.open({first!r}); split= names one of them",
     )
 
 

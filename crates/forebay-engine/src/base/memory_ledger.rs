@@ -2,7 +2,7 @@
 //!
 //! The loaders of a job share `node_memory=` per node. The leader of a node is the same process
 //! for all loaders of a job, so a table in that process is sufficient; its decisions reach all
-//! ranks with the other settings. A loader of a single rank is a job of its own, but all such
+//! ranks with the other settings. A loader of a single rank is a job by itself, but all such
 //! loaders of a process share one budget, under one owner.
 //!
 //! A loader *reserves* its region when it is created: no other loader gets this memory, so all

@@ -32,9 +32,9 @@ pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> Result<ChunkM
     Ok(ChunkMap::of_files(&sizes))
 }
 
-/// The sources of a dataset and what each file is now. Where each sample has a file of its own,
-/// all are one source with the last change of any, and each is looked at once; `caller` sees how
-/// far that is.
+/// The sources of a dataset and what each file is now. Where each sample is a file, all
+/// are one source with the last change of any, and each is looked at once; `caller` sees how far
+/// that is.
 pub(crate) fn sources(
     dataset: &Dataset,
     files: &ShardFiles,

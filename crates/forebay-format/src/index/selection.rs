@@ -1,4 +1,4 @@
-//! A selection of samples: a dataset of its own, whose samples are records of the same files.
+//! A selection of samples: a separate dataset, whose samples are records of the same files.
 //!
 //! Sample *i* is the record with the *i*-th id. Ids are in any order, and none is there twice.
 

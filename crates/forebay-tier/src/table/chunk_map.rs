@@ -1,9 +1,9 @@
 //! Which chunk and piece a byte of the dataset is in.
 //!
 //! - A file is cut into chunks of 1 MiB, a chunk into pieces of 64 KiB; each file begins a chunk.
-//! - Where each sample has a file of its own, whole files follow each other in a chunk, as many as
-//!   fit. A piece is one of them, or several neighbours where a chunk has more than 16. A file that
-//!   is longer than a chunk has its chunks for itself.
+//! - Where each sample is a file, whole files follow each other in a chunk, as many as fit. A piece
+//!   is one of them, or several neighbours where a chunk has more than 16. A file that is longer
+//!   than a chunk has its chunks for itself.
 
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The shares that a store daemon keeps: who uses them, and which are dropped. Knows no memory and
 //! no sockets.
 //!
-//! - Of each dataset at most one share is kept that nobody uses: the newest.
+//! - Of the unused shares of a dataset, only the newest is kept.
 //! - A share of files that have changed since is dropped once nobody uses it.
 //! - Where room is needed, unused shares are dropped, the least recently used first.
 //!

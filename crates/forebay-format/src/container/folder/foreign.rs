@@ -259,7 +259,7 @@ pub(crate) fn refuse_splits<'a>(
     Some(Error::Usage {
         message: format!("{shown} holds splits, not classes: {}", splits.join(", ")),
         hint: format!(
-            "open each as a dataset of its own: forebay.open({:?}, split={first:?}), or the path {}; format=\"folder\" \
+            "open each separately: forebay.open({:?}, split={first:?}), or the path {}; format=\"folder\" \
              takes them as classes",
             shown.to_string(),
             path.join(&**first).display()
