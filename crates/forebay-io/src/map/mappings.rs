@@ -9,7 +9,9 @@
 //! [`Mappings::resident`] check the file's size once a second and return nothing of a shard that
 //! has shrunk. Pages lost within that second, or to an I/O error, read as zeros (`guard.rs`). A
 //! user of mapped bytes compares `faults` before and after, and discards its result if a fault
-//! came in between.
+//! came in between. A file that ends inside a page reads as zeros to the end of that page, without
+//! a fault: where [`Mappings::is_zero_before`] the end of a range, [`Mappings::is_whole`] says
+//! whether the file still has it.
 
 use std::hint;
 use std::io;
@@ -122,7 +124,7 @@ impl Mappings {
             return false;
         }
         map.residency.covers(offset, end, memory, || {
-            self.is_whole(shard, map).then(|| self.io.files().lent(shard)).flatten()
+            self.is_whole(shard).then(|| self.io.files().lent(shard)).flatten()
         })
     }
 
@@ -140,7 +142,7 @@ impl Mappings {
             return None;
         }
         let checked_ms = map.size_checked_ms.load(Ordering::Relaxed);
-        if coarse_ms().wrapping_sub(checked_ms) > SIZE_LIFE_MS && !self.is_whole(shard, map) {
+        if coarse_ms().wrapping_sub(checked_ms) > SIZE_LIFE_MS && !self.is_whole(shard) {
             return None;
         }
         Some(bytes)
@@ -185,8 +187,16 @@ impl Mappings {
         Ok(())
     }
 
+    /// Whether the byte before an offset of a mapping is zero.
+    pub fn is_zero_before(&self, shard: ShardId, end: u64) -> bool {
+        let memory = self.shards.get(shard.0 as usize).and_then(|map| map.memory.as_ref());
+        let byte = memory.and_then(|(_, memory)| memory.get(usize::try_from(end.checked_sub(1)?).ok()?));
+        byte == Some(&0)
+    }
+
     /// Asks for the present size; a file that is smaller than its mapping is remembered as lost.
-    fn is_whole(&self, shard: ShardId, map: &ShardMap) -> bool {
+    pub fn is_whole(&self, shard: ShardId) -> bool {
+        let Some(map) = self.shards.get(shard.0 as usize) else { return false };
         map.size_checked_ms.store(coarse_ms(), Ordering::Relaxed);
         let whole = self.io.present_bytes(shard).is_ok_and(|found| found >= self.io.files().bytes(shard));
         if let Some((watch, _)) = map.memory.as_ref().filter(|_| !whole) {

@@ -104,7 +104,9 @@ fn fill(
         guard::keep();
         let faults = guard::faults();
         let gathered = gather(&step, &segments, &stand_ins, buffer, scratch);
-        if (context.mappings.is_some() || context.tiers.is_some()) && guard::faults() != faults {
+        let is_cut = step.found_cut_file();
+        let is_mapped = context.mappings.is_some() || context.tiers.is_some();
+        if is_cut || is_mapped && guard::faults() != faults {
             // Lost pages read as zeros. From now on read their file, which raises the error.
             drop(gathered);
             step.found.replace(CollectedCounts::default());

@@ -13,7 +13,7 @@ use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::ReadError;
 use forebay_plan::config::AccessChoice;
 use forebay_plan::{Part, PermutationCache};
-use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
+use forebay_types::{CodecChain, Extent, Located, Piece, SampleId, ShardId};
 
 use crate::batch::buffer_pool::Claim;
 use crate::batch::field_writer::{decode_into, put_value};
@@ -121,13 +121,15 @@ pub(crate) struct Step<'a> {
     pub(crate) idle: Cell<Duration>,
     /// What was found in memory outside blocks.
     pub(crate) found: RefCell<CollectedCounts>,
+    /// Where what was found in mapped files ends in them.
+    mapped_ends: RefCell<Vec<(ShardId, u64)>>,
 }
 
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
-        let (idle, found) = Default::default();
-        Self { session, claim, idle, found }
+        let (idle, found, mapped_ends) = Default::default();
+        Self { session, claim, idle, found, mapped_ends }
     }
 
     pub(crate) fn shared(&self) -> &'a Context {
@@ -579,8 +581,9 @@ impl<'a> Step<'a> {
                 Bytes::There(unsafe { context.region.staging(offset, part.length) })
             }
             Some(Filled::Mapped) => {
-                let found = context.near.find_held(Extent { length: part.length, ..extent });
-                found.map_or(Bytes::InFile { failed: false }, |(_, bytes)| Bytes::There(bytes))
+                let extent = Extent { length: part.length, ..extent };
+                let found = self.note_end(extent, context.near.find_held(extent));
+                found.map_or(Bytes::InFile { failed: false }, Bytes::There)
             }
             Some(Filled::Failed) => Bytes::InFile { failed: true },
             Some(Filled::Left) | None => Bytes::InFile { failed: false },
@@ -596,7 +599,27 @@ impl<'a> Step<'a> {
             None if self.shared().mappings.is_some() => counts.skipped(Level::PageCache, 1),
             None => {}
         }
-        found.map(|(_, bytes)| bytes)
+        self.note_end(extent, found)
+    }
+
+    fn note_end<'b>(&self, extent: Extent, found: Option<(Level, &'b [u8])>) -> Option<&'b [u8]> {
+        let (level, bytes) = found?;
+        if level == Level::PageCache {
+            self.mapped_ends.borrow_mut().push((extent.shard, extent.end()));
+        }
+        Some(bytes)
+    }
+
+    /// Whether a mapped file from which samples were copied ends before one of them does: there,
+    /// the rest of the page reads as zeros.
+    pub(crate) fn found_cut_file(&self) -> bool {
+        let Some(mappings) = &self.shared().mappings else { return false };
+        let mut whole = None;
+        self.mapped_ends.take().into_iter().any(|(shard, end)| {
+            whole != Some(shard)
+                && mappings.is_zero_before(shard, end)
+                && !mappings.is_whole(*whole.insert(shard))
+        })
     }
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file;

@@ -351,14 +351,16 @@ fn fill_transfers(
     tiers.fill(transfers, how, &mut |transfers| reader.fill(transfers))
 }
 
-/// Copies from the mappings, so that only this thread takes the page faults; false if the file has
+/// Copies from the mappings, so that only this thread takes the page faults; false if a file has
 /// shrunk or a page was lost.
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
     guard::keep();
     let faults = guard::faults();
     let copied = transfers.iter_mut().all(|transfer| {
-        let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
-        bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
+        let (shard, length) = (transfer.shard, transfer.into.len() as u64);
+        let bytes = mappings.bytes(shard, transfer.offset, length);
+        let copied = bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some();
+        copied && (!mappings.is_zero_before(shard, transfer.offset + length) || mappings.is_whole(shard))
     });
     copied && guard::faults() == faults
 }
