@@ -1,7 +1,7 @@
 //! Storage tiers: copies of chunks of a dataset on faster storage of the node.
 //!
-//! A *level* is one tier: a directory of slab files and a log. One daemon per user and set of
-//! levels allocates slots, writes the logs and publishes copies in a table in shared memory. The
+//! A *level* is one tier: a directory of slab files and a log. One daemon per user and
+//! node allocates slots, writes the logs and publishes copies in a table in shared memory. The
 //! processes that read a dataset look chunks up in the table, and write copies themselves.
 //!
 //! Each folder imports only from those above it:

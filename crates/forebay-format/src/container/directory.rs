@@ -183,9 +183,7 @@ impl Entries {
             return Ok(Some(DirectoryKind::Other(ZARR_ARRAY)));
         }
         if self.has(path, DELTA) {
-            return Ok(Some(DirectoryKind::Other(
-                "a table of Delta Lake: DeltaTable.to_pyarrow_table() has its latest version",
-            )));
+            return Ok(Some(DirectoryKind::Other(DELTA_TABLE)));
         }
         if !self.has(path, index_json::NAME) || !index_json::is_in(path) {
             return Ok(None);

@@ -1,5 +1,5 @@
 //! Which values an option may have. Python converts types and calls [`check_value`] where it finds
-//! a value; nothing else checks a single value.
+//! a value. It checks by itself only options that never reach the engine.
 
 use forebay_types::{CHUNK_BYTES, MAX_ANSWER_BYTES, PIECE_BYTES};
 use serde_json::Value;

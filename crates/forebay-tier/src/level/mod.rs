@@ -1,7 +1,6 @@
 //! A level: its directory, its slabs, and whether it works.
 //!
-//! - `spec`: a tier as the user describes it. `directory` is where it lies, `directory_checks` says
-//!   which directories are refused.
+//! - `directory` is where it lies, `directory_checks` says which directories are refused.
 //! - `storage` is the seam to its slabs: `slab_files` are files, `memory` is memory, and `faulty`
 //!   fails on purpose.
 //! - `health`: which levels work, as this process sees it. `probe`: which tier is slower than one
