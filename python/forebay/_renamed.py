@@ -11,6 +11,9 @@ from collections.abc import Mapping
 
 __all__ = ["COMMANDS", "OPTIONS", "VALUES", "VARIABLES"]
 
+_ONE_THREAD = "leave it out: one thread of each process writes copies"
+_ONE_CHUNK = "leave it out: a copy is written in pieces of 1 MiB"
+
 OPTIONS: Mapping[str, str] = {
     "last": 'it is called last_batch=, "wrap" is called "fill", "short" is called "partial"',
     "epochs": "it is called expected_epochs=",
@@ -18,6 +21,8 @@ OPTIONS: Mapping[str, str] = {
     "sample": "it is called transform=",
     "batch": "it is called batch_transform=",
     "threads": "it is called workers=",
+    "copy_bytes": _ONE_CHUNK,
+    "copy_threads": _ONE_THREAD,
     "processes": 'write workers=n, worker_kind="process"',
 }
 """Option → what stands for it today."""
@@ -27,6 +32,8 @@ VARIABLES: Mapping[str, str] = {
     "FOREBAY_EPOCHS": "it is called FOREBAY_EXPECTED_EPOCHS",
     "FOREBAY_MEMORY": "it is called FOREBAY_NODE_MEMORY",
     "FOREBAY_THREADS": "it is called FOREBAY_WORKERS",
+    "FOREBAY_COPY_BYTES": _ONE_CHUNK,
+    "FOREBAY_COPY_THREADS": _ONE_THREAD,
     "FOREBAY_PROCESSES": "set FOREBAY_WORKERS, and FOREBAY_WORKER_KIND=process",
 }
 """Environment variable → what stands for it today."""

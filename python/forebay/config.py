@@ -382,10 +382,6 @@ class Tiers:
     """Whether what is read is copied into the tiers."""
     no_copies: NoCopies | None
     """Why not; None where copies are made."""
-    copy_threads: int
-    """Threads of each process that write copies."""
-    copy_bytes: int
-    """Length of a write."""
     buffer_bytes: int
     """Memory of each process for copies on their way."""
     forecast: tuple[EpochForecast, ...]

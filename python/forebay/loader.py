@@ -112,8 +112,6 @@ class LoaderSettings(TypedDict, total=False):
     strategy: str | Strategy | None
     node_memory: int | str | None
     tiers: Sequence[str | Tier] | None
-    copy_threads: int | None
-    copy_bytes: int | str | None
     expected_epochs: int | None
     last_batch: str | None
     bad_samples: str | None
@@ -192,10 +190,6 @@ class Loader(Generic[T]):
         Directories on storage of the node that keep copies of what was read, the nearest first:
         ``["/dev/shm:8GiB", "/scratch/me:200GiB"]`` (docs/options.md). From the second epoch on,
         and in later jobs, reads find what is there. Default: none.
-    copy_threads : int
-        Threads of each process that write copies. Default 1.
-    copy_bytes : int or str
-        Length of a write of copies [bytes], 64 KiB to 1 MiB. Default 1 MiB.
     expected_epochs : int
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
@@ -323,8 +317,6 @@ class Loader(Generic[T]):
         strategy: str | Strategy | None = None,
         node_memory: int | str | None = None,
         tiers: Sequence[str | Tier] | None = None,
-        copy_threads: int | None = None,
-        copy_bytes: int | str | None = None,
         expected_epochs: int | None = None,
         last_batch: str | None = None,
         bad_samples: str | None = None,
@@ -360,8 +352,6 @@ class Loader(Generic[T]):
                 "strategy": strategy,
                 "node_memory": node_memory,
                 "tiers": tiers,
-                "copy_threads": copy_threads,
-                "copy_bytes": copy_bytes,
                 "expected_epochs": expected_epochs,
                 "last_batch": last_batch,
                 "bad_samples": bad_samples,
@@ -476,8 +466,6 @@ class Loader(Generic[T]):
             "tiers": {
                 "tiers": [tier.facts() for tier in self._options["tiers"]],
                 "of_system": "tiers" in self._options.of_system,
-                "copy_threads": self._options["copy_threads"],
-                "copy_bytes": self._options["copy_bytes"],
             },
         }
         links, listener = None, None

@@ -424,11 +424,6 @@ def _bytes(name: str, value: object) -> int:
     return size
 
 
-def _copy_bytes(origin: str, value: object) -> int:
-    found: int = _check(origin, "copy_bytes", _bytes(origin, value), value)
-    return found
-
-
 def _checked(name: str, convert: Callable[[object], object]) -> Callable[[str, object], Any]:
     return lambda origin, value: _check(origin, name, convert(value))
 
@@ -705,13 +700,6 @@ OPTIONS: tuple[Option, ...] = (
         "node_memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"
     ),
     Option("tiers", (), _tiers, "directories of the node that keep copies: PATH:SIZE, the nearest first"),
-    Option(
-        "copy_threads",
-        1,
-        _checked("copy_threads", _number),
-        "threads of each process that write copies into tiers",
-    ),
-    Option("copy_bytes", 1 << 20, _copy_bytes, "length of a write into a tier, in bytes or as 512KiB"),
     Option(
         "expected_epochs",
         None,

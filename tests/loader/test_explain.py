@@ -186,8 +186,6 @@ TIERS = Tiers(
     nodes=1,
     copies=True,
     no_copies=None,
-    copy_threads=1,
-    copy_bytes=MIB,
     buffer_bytes=16 * MIB,
     forecast=(
         EpochForecast(source=8.7 * GIB, levels=(0.0, 300.0 * MIB)),

@@ -80,8 +80,6 @@ def test_every_option_can_stand_in_the_environment():
             "/dev/shm:8GiB:keep,/scratch:200GB",
             (Tier(path="/dev/shm", size=8 * 2**30, keep=True), Tier(path="/scratch", size=200 * 10**9)),
         ),
-        "copy_threads": ("3", 3),
-        "copy_bytes": ("512KiB", 2**19),
     }
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)
@@ -180,8 +178,6 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("tiers", ["/scratch:0"], ("tiers=", "/scratch:0", 0, "2GiB")),
         ("tiers", ["/scratch:1GiB:forever"], ("tiers=", "forever", "keep")),
         ("tiers", [{"path": "/scratch", "size": "1GiB", "kept": True}], ("tiers=", "kept")),
-        ("copy_threads", 65, ("copy_threads=", 64, 65)),
-        ("copy_bytes", "2MiB", ("copy_bytes=", "1MiB", "2MiB")),
         ("tiers", ["/scratch:1023KiB"], ("tiers=", "/scratch:1023KiB", "1MiB")),
         ("tiers", [":1GiB"], ("tiers=", ":1GiB")),
         ("tiers", [{"path": "/\udcff", "size": "1GiB"}], ("tiers=",)),

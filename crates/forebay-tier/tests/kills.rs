@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
-use forebay_plan::options::{TierOptions, TierSpec};
+use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::{DamagedPiece, Server, StoredTier};
 use forebay_tier::{
     ChunkMap, DaemonAddress, Fill, Source, SourceKey, SourceState, TierClient, TierSetup, TieredFiles,
@@ -115,7 +115,6 @@ fn read_until_killed(directory: &Path, seed: u64) {
         states,
         map,
         placement: Arc::new(|chunk| Some(u8::from(chunk.0.is_multiple_of(2)))),
-        options: TierOptions::default(),
         buffer_bytes: 8 << 20,
     };
     let tiers = Arc::new(TieredFiles::new(client, setup).unwrap());

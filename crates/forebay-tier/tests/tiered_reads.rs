@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
-use forebay_plan::options::{TierOptions, TierSpec};
+use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
 use forebay_tier::{
     ChunkMap, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierClient, TierSetup,
@@ -107,15 +107,8 @@ impl Bed {
         let all: Placement = Arc::new(|_| Some(0));
         let half: Placement = Arc::new(|chunk| chunk.0.is_multiple_of(2).then_some(0));
         let placement = if slots_are_enough { all } else { half };
-        let setup = TierSetup {
-            watched: Arc::clone(&files),
-            files,
-            states,
-            map,
-            placement,
-            options: TierOptions::default(),
-            buffer_bytes: 16 << 20,
-        };
+        let setup =
+            TierSetup { watched: Arc::clone(&files), files, states, map, placement, buffer_bytes: 16 << 20 };
         TieredFiles::new(client, setup).unwrap()
     }
 

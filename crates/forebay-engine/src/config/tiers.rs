@@ -213,7 +213,6 @@ pub(crate) fn open(
         states: plan.states.clone(),
         map: chunk_map(files, index)?,
         placement: Arc::new(move |chunk| level(chunk.0)),
-        options: options.tiers.clone(),
         buffer_bytes: plan.buffer_bytes as usize,
     };
     TieredFiles::new(client, setup).map(Arc::new)

@@ -178,7 +178,7 @@ impl Engine {
                 "batch_buffers": settings.region.buffers,
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
-            "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
+            "tiers": context.tier_plan.as_ref().map(tiers),
             "store": context.store_plan.as_ref().zip(context.store.as_deref()).map(|both| store(both, &context.options)),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
@@ -295,7 +295,7 @@ fn store((plan, store): (&StorePlan, &Store), options: &Options) -> Value {
 }
 
 /// How the node uses its tiers.
-fn tiers(plan: &TierPlan, options: &Options) -> Value {
+fn tiers(plan: &TierPlan) -> Value {
     let because = |reason, pays_from: Option<u64>| json!({ "reason": reason, "pays_from": pays_from });
     let no_copies = match &plan.copies {
         Copies::Pieces => None,
@@ -309,8 +309,6 @@ fn tiers(plan: &TierPlan, options: &Options) -> Value {
         "nodes": plan.nodes,
         "copies": no_copies.is_none(),
         "no_copies": no_copies,
-        "copy_threads": options.tiers.copy_threads,
-        "copy_bytes": options.tiers.copy_bytes,
         "buffer_bytes": plan.buffer_bytes,
         "forecast": plan.forecast,
     })

@@ -13,8 +13,6 @@ const MAX_COUNT: u64 = u32::MAX as u64;
 const MAX_BYTES: u64 = i64::MAX as u64;
 /// Thirty years, which clocks can still add \[s\].
 const MAX_SECONDS: f64 = 1e9;
-/// Threads of a process that write copies.
-const MAX_COPY_THREADS: u64 = 64;
 /// Batch buffers per rank.
 const MAX_BUFFERS: u64 = 64;
 /// Requests of a rank in flight per node: more than any network needs to be full.
@@ -50,8 +48,6 @@ const RULES: &[(&str, Rule)] = &[
     ("tiers.size", Rule::Bytes(CHUNK_BYTES, MAX_BYTES, &[])),
     ("tiers.keep", Rule::Flag),
     ("tiers.force", Rule::Flag),
-    ("copy_threads", Rule::Integer(1, MAX_COPY_THREADS, &[])),
-    ("copy_bytes", Rule::Bytes(PIECE_BYTES, CHUNK_BYTES, &[])),
     ("expected_epochs", COUNT),
     ("last_batch", Rule::OneOf(&["fill", "drop", "partial", "carry"])),
     ("bad_samples", Rule::OneOf(&["raise", "skip"])),
@@ -188,11 +184,11 @@ mod tests {
                 "FOREBAY_LAST_BATCH: expected one of fill, drop, partial, carry; found 'pad'",
             ),
             (
-                "forebay.toml: copy_bytes",
-                "copy_bytes",
+                "forebay.toml: order",
+                "order.unit",
                 "4096",
                 "'4KiB'",
-                "forebay.toml: copy_bytes: expected at least 64KiB, found '4KiB'",
+                "forebay.toml: order: expected at least 64KiB, found '4KiB'",
             ),
         ] {
             let value: Value = serde_json::from_str(value).unwrap();
@@ -220,8 +216,6 @@ mod tests {
             ("order.unit", vec!["65536"], vec!["65535", "null", "\"1MiB\""]),
             ("strategy.direct", vec!["true"], vec!["1", "\"true\""]),
             ("tiers.size", vec!["1048576", "9223372036854775807"], vec!["1048575", "9223372036854775808"]),
-            ("copy_bytes", vec!["65536", "1048576"], vec!["65535", "1048577"]),
-            ("copy_threads", vec!["1", "64"], vec!["0", "65"]),
             ("last_batch", vec!["\"carry\""], vec!["\"pad\"", "1"]),
             ("name", vec!["\"x\""], vec!["\"\"", "1"]),
         ] {

@@ -20,8 +20,8 @@ pub struct TierSpec {
     pub force: bool,
 }
 
-/// Tiers of a loader, and how copies are made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Tiers of a loader.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierOptions {
     /// The tiers, the nearest first.
     #[serde(default)]
@@ -29,24 +29,4 @@ pub struct TierOptions {
     /// Whether an administrator named them: where they cannot be used, the loader reads the source.
     #[serde(default)]
     pub of_system: bool,
-    /// Threads of each process that write copies.
-    #[serde(default = "copy_threads")]
-    pub copy_threads: u32,
-    /// Length of a write \[bytes\].
-    #[serde(default = "copy_bytes")]
-    pub copy_bytes: u64,
-}
-
-fn copy_threads() -> u32 {
-    1
-}
-
-fn copy_bytes() -> u64 {
-    1 << 20
-}
-
-impl Default for TierOptions {
-    fn default() -> Self {
-        Self { tiers: Vec::new(), of_system: false, copy_threads: copy_threads(), copy_bytes: copy_bytes() }
-    }
 }

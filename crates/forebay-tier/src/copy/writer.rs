@@ -35,6 +35,12 @@ use crate::table::LevelState;
 use crate::table::entry::SlotId;
 use crate::thread_priority::lower_own_priority;
 
+/// Threads of a process that write: one, as each more would take a core from the ranks.
+const THREADS: usize = 1;
+
+/// Most bytes of one request \[bytes\]: a chunk, so that a whole one is written at once.
+const REQUEST_BYTES: usize = CHUNK_BYTES as usize;
+
 /// A thread takes further offers until it has so much [bytes]: enough for one message to the daemon
 /// to cost little beside the writes.
 const BATCH_BYTES: usize = 4 << 20;
@@ -103,22 +109,20 @@ struct Task<'a> {
 }
 
 impl Writer {
-    /// Starts threads that write to `levels` in requests of at most `block_bytes`. If the system
-    /// refuses some of the threads, the others do the work.
+    /// Starts what writes to `levels`.
     ///
     /// # Errors
-    /// The system refuses all threads.
+    /// The system refuses the thread.
     pub fn start(
-        threads: usize,
-        block_bytes: usize,
         levels: Vec<Arc<dyn LevelStorage>>,
         publisher: Arc<dyn Publisher>,
         health: Arc<Health>,
     ) -> Result<Self, TierError> {
-        let limits = Limits { block_bytes: block_bytes.max(1), part_bytes: PART_BYTES, stuck: STUCK };
-        Self::start_within(limits, threads, levels, publisher, health)
+        let limits = Limits { block_bytes: REQUEST_BYTES, part_bytes: PART_BYTES, stuck: STUCK };
+        Self::start_within(limits, THREADS, levels, publisher, health)
     }
 
+    /// If the system refuses some of the threads, the others do the work.
     fn start_within(
         limits: Limits,
         threads: usize,

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
-use forebay_plan::options::TierOptions;
 use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
 use crate::client::connection::CHUNKS_AT_ONCE;
@@ -44,8 +43,6 @@ pub struct TierSetup {
     pub map: ChunkMap,
     /// Where copies go.
     pub placement: Placement,
-    /// How copies are made.
-    pub options: TierOptions,
     /// Memory for copies on their way \[bytes\]; 0: this process makes no copies.
     pub buffer_bytes: usize,
 }
@@ -95,7 +92,7 @@ impl TieredFiles {
     /// # Errors
     /// The daemon knows another dataset, or the system refuses threads.
     pub fn new(client: Arc<TierClient>, setup: TierSetup) -> Result<Self, TierError> {
-        let TierSetup { files, watched, states, map, placement, options, buffer_bytes } = setup;
+        let TierSetup { files, watched, states, map, placement, buffer_bytes } = setup;
         let attached = client.attached();
         if attached.table.chunks() != map.chunks() {
             return Err(TierError::Protocol {
@@ -114,13 +111,8 @@ impl TieredFiles {
                     client: Arc::clone(&client),
                     copied_bytes: Arc::clone(&counters.copied_bytes),
                 };
-                let writer = Writer::start(
-                    options.copy_threads as usize,
-                    options.copy_bytes as usize,
-                    attached.storages.clone(),
-                    Arc::new(publisher),
-                    Arc::clone(&health),
-                )?;
+                let writer =
+                    Writer::start(attached.storages.clone(), Arc::new(publisher), Arc::clone(&health))?;
                 Some(Copies { buffers: CopyBuffers::new(bytes), writer, until_sample: AtomicU64::new(0) })
             }
         };
