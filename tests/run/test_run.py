@@ -375,7 +375,9 @@ def test_the_largest_file_is_named_if_each_was_opened_once_and_nothing_was_serve
     runs, files, opens, is_named
 ):
     largest = {"path": "/data/large", "bytes": 80 << 30}
-    found = a_summary(opens=opens, counters={"unknown": opens}, asked_files=files, largest_asked=largest)
+    found = a_summary(
+        opens=opens, counters={"unknown": opens}, requested_files=files, largest_requested=largest
+    )
     told = runs.run("true", summary=found).stderr.decode()
     assert ("/data/large" in told, "80 GiB" in told, "--stage" in told) == (is_named, is_named, True)
 

@@ -218,8 +218,8 @@ def test_a_file_that_was_not_copied_counts_once_however_often_it_was_opened(
     command = [*words, sys.executable, "-c", OPEN_AGAIN, long_file]
     subprocess.run(command, check=True, timeout=support.DEADLINE_S)
     run = json.loads(summary.read_text())["run"]
-    assert (run["not_copied"], run["asked_files"]) == ({"not_in_memory": 1}, 1)
-    assert run["largest_asked"] == {"path": str(long_file), "bytes": LONG_MIB << 20}
+    assert (run["not_copied"], run["requested_files"]) == ({"not_in_memory": 1}, 1)
+    assert run["largest_requested"] == {"path": str(long_file), "bytes": LONG_MIB << 20}
     assert run["requested_bytes"] > LONG_MIB << 20
 
 

@@ -76,8 +76,8 @@ def a_summary(**more):
         **dict.fromkeys(
             ("opens", "opens_served", "copied_files", "copied_bytes", "followed_bytes", "fetched_bytes"), 0
         ),
-        **dict.fromkeys(("requested_bytes", "asked_files"), 0),
-        "largest_asked": None,
+        **dict.fromkeys(("requested_bytes", "requested_files"), 0),
+        "largest_requested": None,
         **dict.fromkeys(("waiting_files", "copying_files", "compared_files", "programs"), 0),
         "not_copied": {},
         "differences": [],

@@ -74,7 +74,7 @@ def lines(summary: Mapping[str, Any], restarts: int = 0) -> list[str]:
 
 
 def _nothing_served(summary: Mapping[str, Any]) -> str:
-    largest, files = summary["largest_asked"], summary["asked_files"]
+    largest, files = summary["largest_requested"], summary["requested_files"]
     if largest is None or files != summary["opens"]:
         return (
             "nothing was served: a file that is open is never switched to its copy, which serves "
