@@ -91,9 +91,9 @@ class AheadIteration(Iteration):
                 return None
             if works[0].is_done():
                 return works[0]
-            self._pipeline.wait_for(works, _LOOK_EVERY_S if self._wants_more() else None)
+            self._pipeline.wait_for(works, _LOOK_EVERY_S if self._can_take_another() else None)
 
-    def _wants_more(self) -> bool:
+    def _can_take_another(self) -> bool:
         """Whether another batch of the engine may be worked on."""
         return (
             len(self._works) <= self._pipeline.prefetch and not self._is_exhausted and self._failure is None
@@ -105,7 +105,7 @@ class AheadIteration(Iteration):
         if taken and works and works[-1].position == taken[0][2]:
             # A signal handler has raised after this batch was added.
             self._added(taken)
-        while not works or self._wants_more():
+        while not works or self._can_take_another():
             if not taken:
                 if works and not self._engine.is_ready(self._number):
                     return
