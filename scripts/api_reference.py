@@ -42,6 +42,7 @@ SECTIONS = {
         "Opportunistic",
         "Given",
         "Weighted",
+        "Store",
         "Strategy",
         "Tier",
         "World",
@@ -148,8 +149,9 @@ class Page:
         is_of_adapter = f"forebay.{name.partition('.')[0]}" in self._adapters
         code = signature(f"forebay.{name}" if is_of_adapter else name, found)
         yield f"```python\n{code}\n```\n"
-        if found.is_class and found.bases:
-            yield f"Bases: {', '.join(self._link(str(base)) for base in found.bases)}\n"
+        bases = [str(base) for base in found.bases if not str(base).startswith("_")] if found.is_class else []
+        if bases:
+            yield f"Bases: {', '.join(map(self._link, bases))}\n"
         yield from self._docstring(found, name.partition(".")[0])
 
     def _docstring(self, found: griffe.Object, owner: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         StorageTimeout,
     )
     from forebay.loader import Loader
-    from forebay.options import Group, LocalShuffle, Opportunistic, Strategy, Tier
+    from forebay.options import Group, LocalShuffle, Opportunistic, Store, Strategy, Tier
 
     __version__: str
 
@@ -64,6 +64,7 @@ __all__ = [
     "RendezvousError",
     "StorageError",
     "StorageTimeout",
+    "Store",
     "Strategy",
     "Tier",
     "TokenDataset",
@@ -102,6 +103,7 @@ _HOMES = {
     "RendezvousError": "errors",
     "StorageError": "errors",
     "StorageTimeout": "errors",
+    "Store": "options",
     "Strategy": "options",
     "Tier": "options",
     "TokenDataset": "_formats.tokens",

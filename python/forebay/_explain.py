@@ -13,7 +13,7 @@ from forebay.config import (
     NoCopies,
     Order,
     ShuffleQuality,
-    Store,
+    StoreFacts,
     Streaming,
     Tiers,
 )
@@ -340,7 +340,7 @@ def _store(config: Config) -> Iterator[str]:
     else:
         yield (
             f"store: {store.nodes - 1} other node(s) serve theirs over {_transport(store)}; up to "
-            f"{store.fetch_buffers} requests to each are in flight, of up to {_large(store.fetch_bytes)}"
+            f"{store.requests_per_node} requests to each are in flight, of up to {_large(store.request_bytes)}"
         )
     if store.probe is not None:
         yield (
@@ -361,7 +361,7 @@ def _store(config: Config) -> Iterator[str]:
         yield "store: the store daemon of this node keeps the share for later jobs"
 
 
-def _transport(store: Store) -> str:
+def _transport(store: StoreFacts) -> str:
     if store.transport == "ucx":
         return f"UCX ({', '.join(store.ucx_transports)})"
     return f"TCP (not UCX: {store.no_ucx})"

@@ -2,14 +2,14 @@
 
 An old name is an error, never an alias: the hint of the error has the name of today. The tables
 hold options (arguments, environment variables, keys of configuration files), values of options,
-and words of the command line.
+parameters of a strategy, and words of the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["COMMANDS", "OPTIONS", "VALUES", "VARIABLES"]
+__all__ = ["COMMANDS", "OPTIONS", "PARAMETERS", "VALUES", "VARIABLES"]
 
 _ONE_THREAD = "leave it out: one thread of each process writes copies"
 _ONE_CHUNK = "leave it out: a copy is written in pieces of 1 MiB"
@@ -39,10 +39,19 @@ VARIABLES: Mapping[str, str] = {
 """Environment variable → what stands for it today."""
 
 VALUES: Mapping[tuple[str, str], str] = {
-    ("last_batch", "wrap"): "fill",
-    ("last_batch", "short"): "partial",
+    ("last_batch", "wrap"): 'it is called "fill"',
+    ("last_batch", "short"): 'it is called "partial"',
+    ("strategy", "store"): 'write store="auto", which is a separate option',
 }
-"""Option and its value → the value of today."""
+"""Option and its value → what stands for it today."""
+
+PARAMETERS: Mapping[str, str] = {
+    "store": "it is an option of the loader: write store= beside strategy=",
+    "on_lost": "write store=forebay.Store(on_lost=)",
+    "fetch_buffers": "write store=forebay.Store(requests_per_node=)",
+    "fetch_bytes": "write store=forebay.Store(request_bytes=)",
+}
+"""Parameter of a strategy → what stands for it today."""
 
 COMMANDS: Mapping[str, str] = {
     "--beside": "--sidecar-in-dataset",

@@ -32,7 +32,7 @@ __all__ = [
     "PerSample",
     "Reading",
     "ShuffleQuality",
-    "Store",
+    "StoreFacts",
     "StoreProbe",
     "Streaming",
     "TierLevel",
@@ -401,7 +401,7 @@ class StoreProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
+class StoreFacts:
     """The in-memory store: what the nodes of the job hold."""
 
     nodes: int
@@ -428,9 +428,9 @@ class Store:
     """Why UCX is not used; None if it is, and on one node."""
     probe: StoreProbe | None
     """A short measurement of the network; None on one node, or if it failed."""
-    fetch_buffers: int
+    requests_per_node: int
     """Requests that a rank has in flight to each other node, at most."""
-    fetch_bytes: int
+    request_bytes: int
     """Largest request [bytes]."""
 
 
@@ -518,7 +518,7 @@ class Config:
     """Memory and sizes."""
     tiers: Tiers | None
     """Storage tiers; None without any."""
-    store: Store | None
+    store: StoreFacts | None
     """The in-memory store."""
     linked_nodes: int | None
     """Nodes whose leaders are linked; None without links."""
@@ -570,9 +570,9 @@ def _mixture(found: Mapping[str, Any]) -> Mixture:
     return Mixture(stop=found["stop"], sources=sources)
 
 
-def _store(found: Mapping[str, Any]) -> Store:
+def _store(found: Mapping[str, Any]) -> StoreFacts:
     probe = StoreProbe(**found["probe"]) if found["probe"] is not None else None
-    return Store(**{**found, "probe": probe, "ucx_transports": tuple(found["ucx_transports"] or ())})
+    return StoreFacts(**{**found, "probe": probe, "ucx_transports": tuple(found["ucx_transports"] or ())})
 
 
 def _tiers(found: Mapping[str, Any]) -> Tiers:

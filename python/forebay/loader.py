@@ -53,6 +53,7 @@ from forebay.options import (
     Group,
     LocalShuffle,
     Opportunistic,
+    Store,
     Strategy,
     Tier,
     check_stagger,
@@ -112,6 +113,7 @@ class LoaderSettings(TypedDict, total=False):
     strategy: str | Strategy | None
     node_memory: int | str | None
     tiers: Sequence[str | Tier] | None
+    store: int | str | Store | None
     expected_epochs: int | None
     last_batch: str | None
     bad_samples: str | None
@@ -179,7 +181,7 @@ class Loader(Generic[T]):
         Seed of all shuffles, together with the epoch; 0 to 2**64 - 1. Default 0.
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         The ranks of the job, and where they are found. Default ``"auto"``.
-    strategy : {"forebay", "mmap", "pread", "io_uring", "store"} or Strategy
+    strategy : {"forebay", "mmap", "pread", "io_uring"} or Strategy
         How samples are fetched; it never changes which. Default ``"forebay"``. ``lmdb`` and the
         steps of LMDBIO (docs/options.md) exist for comparison.
     node_memory : int or str
@@ -190,6 +192,10 @@ class Loader(Generic[T]):
         Directories on storage of the node that keep copies of what was read, the nearest first:
         ``["/dev/shm:8GiB", "/scratch/me:200GiB"]`` (docs/options.md). From the second epoch on,
         and in later jobs, reads find what is there. Default: none.
+    store : int or str or Store
+        Memory of each node for its share of the dataset: bytes, a string such as ``"64GiB"``, or
+        ``"auto"``. The nodes of the job load the dataset once, and serve it to each other
+        (docs/store.md). Default: none.
     expected_epochs : int
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
@@ -317,6 +323,7 @@ class Loader(Generic[T]):
         strategy: str | Strategy | None = None,
         node_memory: int | str | None = None,
         tiers: Sequence[str | Tier] | None = None,
+        store: int | str | Store | None = None,
         expected_epochs: int | None = None,
         last_batch: str | None = None,
         bad_samples: str | None = None,
@@ -352,6 +359,7 @@ class Loader(Generic[T]):
                 "strategy": strategy,
                 "node_memory": node_memory,
                 "tiers": tiers,
+                "store": store,
                 "expected_epochs": expected_epochs,
                 "last_batch": last_batch,
                 "bad_samples": bad_samples,
@@ -460,6 +468,7 @@ class Loader(Generic[T]):
             "expected_epochs": self._options["expected_epochs"],
             "node_memory_bytes": self._options["node_memory"],
             "strategy": asdict(strategy),
+            "store": None if (store := self._options["store"]) is None else asdict(store),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
             "timeout_s": math.ceil(self._options["timeout"]),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from forebay import _native, _renamed
 from forebay._core import OptionError, did_you_mean, nearest, option_error
@@ -36,6 +36,7 @@ __all__ = [
     "Opportunistic",
     "Option",
     "Resolved",
+    "Store",
     "Strategy",
     "Tier",
     "parse_bytes",
@@ -55,7 +56,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "mmap": {"access": "mmap"},
     "pread": {"access": "pread"},
     "io_uring": {"access": "io_uring"},
-    "store": {"store": AUTO},
 }
 # Names that forebay_lab adds, for a hint.
 _OF_LAB = (
@@ -203,8 +203,8 @@ class LocalShuffle:
 class Opportunistic:
     """The order ``opportunistic``, for data larger than the memory of all nodes.
 
-    Nodes keep a part of the data in the memory of ``Strategy(store=)``. The rest is streamed once
-    per epoch in windows; each step draws from both (docs/orders.md).
+    Nodes keep a part of the data in the memory that ``store=`` gives them. The rest is streamed
+    once per epoch in windows; each step draws from both (docs/orders.md).
 
     Parameters
     ----------
@@ -239,8 +239,18 @@ class Opportunistic:
         _check_fields(self, "order")
 
 
+class _OldParameters:
+    """A class that refuses parameters by their old names; a base, as signatures are then kept."""
+
+    __slots__ = ()
+
+    def __new__(cls, **parameters: object) -> Self:
+        _refuse_old_parameters(cls.__name__, parameters)
+        return object.__new__(cls)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(_OldParameters):
     """How samples get from storage into batches; it never changes which samples a batch holds.
 
     Parameters
@@ -277,22 +287,6 @@ class Strategy:
         in private memory. By default 4: two for the script and two to fill; 8 where a batch takes
         at most 2 MiB, or 256 KiB if ranks copy from the page cache; where images are decoded, two
         more than threads that decode.
-    store : int or str, optional
-        Memory of each node for its share of an in-memory store: bytes, a string such as
-        ``"8GiB"``, or ``"auto"``: what the share needs, up to half of the free memory. The nodes of
-        the job share out the dataset, load it once, and serve it to each other; what fits in no
-        share is read from the source (docs/store.md). In the order ``opportunistic``, nodes serve
-        nothing to each other, and the rest is streamed. By default there is no store.
-    on_lost : {"raise", "source"}
-        With ``store``, what happens where the share of another node is lost. ``raise``: an error
-        that names the node and the step. ``source``: its samples are read from the source.
-    fetch_buffers : int or "auto"
-        With ``store``, how many requests a rank has in flight to each other node, at most; 1 to 64.
-        ``auto``: 4. There is one request per node and step, so as many steps are in flight, up to
-        ``batch_buffers`` - 1.
-    fetch_bytes : int or str
-        With ``store``, the largest request to another node: bytes, a string such as ``"1MiB"``, or
-        ``"auto"``: 64 MiB; 4 KiB to 1 GiB. A step that needs more of a node takes several requests.
 
     Raises
     ------
@@ -310,19 +304,54 @@ class Strategy:
     coalesce: int | None = None
     stagger: int | str | None = None
     prefetch_windows: int | None = None
-    store: int | str | None = None
-    on_lost: str = "raise"
-    fetch_buffers: int | str = AUTO
-    fetch_bytes: int | str = AUTO
 
     def __post_init__(self) -> None:
-        for name in ("store", "fetch_bytes"):
-            if isinstance(value := getattr(self, name), str) and value != AUTO:
-                object.__setattr__(self, name, _bytes(f"Strategy({name}=)", value))
         _check_fields(self, "strategy")
 
 
-def _check_fields(one: _OrderKind | Strategy, prefix: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The in-memory store: the nodes of a job hold the dataset in their memory, each a share.
+
+    The nodes load the dataset once, and serve it to each other; what fits in no share is read from
+    the source (docs/store.md). In the order ``opportunistic``, nodes serve nothing to each other,
+    and the rest is streamed.
+
+    Parameters
+    ----------
+    size : int or str
+        Memory of each node for its share: bytes, a string such as ``"8GiB"``, or ``"auto"``: what
+        the share needs, up to half of the free memory.
+    on_lost : {"raise", "source"}
+        What happens where the share of another node is lost. ``raise``: an error that names the
+        node and the step. ``source``: its samples are read from the source.
+    requests_per_node : int or "auto"
+        How many requests a rank has in flight to each other node, at most; 1 to 64. ``auto``: 4.
+        There is one request per node and step, so as many steps are in flight, up to
+        ``batch_buffers`` - 1.
+    request_bytes : int or str
+        The largest request to another node: bytes, a string such as ``"1MiB"``, or ``"auto"``: 64
+        MiB; 4 KiB to 1 GiB. A step that needs more of a node takes several requests.
+
+    Raises
+    ------
+    OptionError
+        If a value is none of those above.
+    """
+
+    size: int | str = AUTO
+    on_lost: str = "raise"
+    requests_per_node: int | str = AUTO
+    request_bytes: int | str = AUTO
+
+    def __post_init__(self) -> None:
+        for name in ("size", "request_bytes"):
+            if isinstance(value := getattr(self, name), str) and value != AUTO:
+                object.__setattr__(self, name, _bytes(f"Store({name}=)", value))
+        _check_fields(self, "store")
+
+
+def _check_fields(one: _OrderKind | Strategy | Store, prefix: str) -> None:
     """Convert and check the parameters; None is not given where it is the default."""
     found = {}
     for field in fields(one):
@@ -388,7 +417,7 @@ class Tier:
 
 
 _OrderKind: TypeAlias = Group | LocalShuffle | Opportunistic
-_Kind = TypeVar("_Kind", bound=_OrderKind | Strategy)
+_Kind = TypeVar("_Kind", bound=_OrderKind | Strategy | Store)
 
 # The orders that have parameters.
 _ORDER_KINDS: Mapping[str, type[_OrderKind]] = {
@@ -432,7 +461,7 @@ def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
     return lambda name, value: _choice(name, value, valid)
 
 
-def _details(origin: str, text: str, kind: type[_OrderKind | Strategy]) -> dict[str, Any]:
+def _details(origin: str, text: str, kind: type[_OrderKind | Strategy | Store]) -> dict[str, Any]:
     """Read ``key=value,key=value``."""
     parts = [part.partition("=") for part in filter(None, text.split(","))]
     _check_keys(origin, [key for key, _, _ in parts], kind)
@@ -473,6 +502,24 @@ def _order(name: str, value: object) -> str | _OrderKind | Given | Weighted | Ca
     return str(value)
 
 
+def _store(origin: str, value: object) -> Store | None:
+    """Accept a size, ``auto``, ``none``, a `Store`, ``auto:on_lost=source``, or a TOML table."""
+    if isinstance(value, Store) or value == "none":
+        return value if isinstance(value, Store) else None
+    details: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        details = dict(value)
+        _check_keys(origin, details, Store)
+    else:
+        if isinstance(value, str) and ":" in value:
+            value, _, text = value.partition(":")
+            details = _details(origin, text, Store)
+        if value != AUTO:
+            value = _check(origin, "store.size", _bytes(origin, value), value)
+        details["size"] = value
+    return _make(origin, Store, details)
+
+
 def strategy_of(
     origin: str,
     value: object,
@@ -497,6 +544,8 @@ def strategy_of(
         value, _, text = value.partition(":")
         details = _details(origin, text, kind)
     if isinstance(value, str) and value not in presets and value not in _OF_LAB:
+        if advice := _renamed.VALUES.get(("strategy", value)):
+            raise option_error(f"{origin}: unknown strategy {value!r}", advice)
         raise option_error(
             f"{origin}: unknown strategy {value!r}{did_you_mean(value, tuple(presets))}",
             f"strategies: {', '.join(presets)}",
@@ -509,9 +558,18 @@ def strategy_of(
     return _make(origin, kind, {**presets[_choice(origin, value, tuple(presets))], **details})
 
 
-def _check_keys(name: str, found: Iterable[str], kind: type[_OrderKind | Strategy]) -> None:
+def _check_keys(name: str, found: Iterable[str], kind: type[_OrderKind | Strategy | Store]) -> None:
+    if issubclass(kind, Strategy):
+        _refuse_old_parameters(name, found)
     for key in found:
         _choice(name, key, tuple(field.name for field in fields(kind)))
+
+
+def _refuse_old_parameters(origin: str, found: Iterable[str]) -> None:
+    """Raise where a parameter of a strategy has an old name."""
+    for name in found:
+        if advice := _renamed.PARAMETERS.get(name):
+            raise option_error(f"{origin}: there is no parameter {name}=", advice)
 
 
 def _from_to(least: int, most: int) -> Callable[[str, object], int]:
@@ -584,10 +642,8 @@ def _refuse_renamed(environment: Mapping[str, str]) -> None:
 
 
 def _last_batch(origin: str, value: object) -> str:
-    if isinstance(value, str) and (today := _renamed.VALUES.get(("last_batch", value))):
-        raise option_error(
-            f"{origin}: expected one of {', '.join(LASTS)}; found {value!r}", f'it is called "{today}"'
-        )
+    if isinstance(value, str) and (advice := _renamed.VALUES.get(("last_batch", value))):
+        raise option_error(f"{origin}: expected one of {', '.join(LASTS)}; found {value!r}", advice)
     return str(_checked("last_batch", _same)(origin, value))
 
 
@@ -700,6 +756,7 @@ OPTIONS: tuple[Option, ...] = (
         "node_memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"
     ),
     Option("tiers", (), _tiers, "directories of the node that keep copies: PATH:SIZE, the nearest first"),
+    Option("store", None, _store, "memory of each node for its share of the dataset: a size, auto or none"),
     Option(
         "expected_epochs",
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import forebay
 from forebay import OptionError
 from forebay_lab.bench import baselines, facts, strategies
 from forebay_lab.bench.containers import framed
@@ -29,6 +30,19 @@ def test_parameters_of_a_strategy_and_of_an_order_keep_their_commas():
 
 
 @pytest.mark.parametrize(
+    ("text", "strategy", "store"),
+    [
+        ("forebay", forebay.Strategy(), None),
+        ("store", forebay.Strategy(), "auto"),
+        ("store:direct=true", forebay.Strategy(direct=True), "auto"),
+        ("forebay:store=8MiB,direct=true,readers=1", forebay.Strategy(direct=True, readers=1), "8MiB"),
+    ],
+)
+def test_a_row_with_a_store_is_the_option_of_the_loader(text, strategy, store):
+    assert strategies.loader_options(text) == {"strategy": strategy, "store": store}
+
+
+@pytest.mark.parametrize(
     ("text", "values"),
     [
         ("fastest", ("fastest", "forebay", "pylmdb-skipping")),
@@ -37,6 +51,7 @@ def test_parameters_of_a_strategy_and_of_an_order_keep_their_commas():
         ("pylmdb-skipping@group", ()),
         ("forebay,forebay", ("twice",)),
         (" , ", ()),
+        ("forebay:store=little", ("store=", "little")),
     ],
 )
 def test_a_row_that_is_none_is_refused_and_the_valid_ones_are_named(text, values, says):

@@ -26,7 +26,7 @@ from forebay.config import (
     PerSample,
     Reading,
     ShuffleQuality,
-    Store,
+    StoreFacts,
     StoreProbe,
     Streaming,
     TierLevel,
@@ -159,7 +159,7 @@ STREAMING = Streaming(
     order_entropy=0.8034,
     cross_entropy=1.41,
 )
-STORE = Store(
+STORE = StoreFacts(
     nodes=4,
     chunks=9216,
     held_chunks=9216,
@@ -172,8 +172,8 @@ STORE = Store(
     ucx_transports=(),
     no_ucx="this node has no RDMA device",
     probe=StoreProbe(rate_mib_s=2345.6, round_trip_us=41.2, slowest_rate_mib_s=1104.9),
-    fetch_buffers=4,
-    fetch_bytes=64 * MIB,
+    requests_per_node=4,
+    request_bytes=64 * MIB,
 )
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 

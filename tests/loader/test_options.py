@@ -8,6 +8,7 @@ import re
 import tempfile
 import typing
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_every_option_can_stand_in_the_environment():
             "/dev/shm:8GiB:keep,/scratch:200GB",
             (Tier(path="/dev/shm", size=8 * 2**30, keep=True), Tier(path="/scratch", size=200 * 10**9)),
         ),
+        "store": ("8GiB:on_lost=source", forebay.Store(size=8 * 2**30, on_lost="source")),
     }
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)
@@ -108,6 +110,30 @@ def test_orders_and_strategies_can_be_tables_of_the_file():
     found = resolve({"order": None, "strategy": None}, {})
     assert found["order"] == forebay.Group(window=2)
     assert found["strategy"] == forebay.Strategy(access="pread", readers=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "toml", "store"),
+    [
+        ("auto", '"auto"', forebay.Store()),
+        ("8GiB", '"8GiB"', forebay.Store(size=8 * 2**30)),
+        (8 << 30, str(8 << 30), forebay.Store(size="8GiB")),
+        ("none", '"none"', None),
+        ("auto:on_lost=source", '{on_lost = "source"}', forebay.Store(on_lost="source")),
+        (
+            "8GiB:requests_per_node=2,request_bytes=1MiB",
+            '{size = "8GiB", requests_per_node = 2, request_bytes = "1MiB"}',
+            forebay.Store(size="8GiB", requests_per_node=2, request_bytes=2**20),
+        ),
+    ],
+)
+def test_a_store_has_a_text_form_and_can_be_a_table_of_the_file(value, toml, store):
+    assert resolve({"store": value}, {})["store"] == store
+    assert resolve({"store": store}, {})["store"] == store
+    assert resolve({"store": None}, {"FOREBAY_STORE": str(value)})["store"] == store
+    Path("forebay.toml").write_text(f"store = {toml}\n")
+    assert resolve({"store": None}, {})["store"] == store
+    assert resolve({"store": "none"}, {})["store"] is None
 
 
 def test_of_two_batch_sizes_the_one_from_the_stronger_place_counts(says):
@@ -183,6 +209,11 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("tiers", [{"path": "/\udcff", "size": "1GiB"}], ("tiers=",)),
         ("tiers", [{"path": "/scratch", "size": "1GiB", "keep": 1}], ("tiers=", "Tier(keep=)", 1)),
         ("order", forebay.Group, ("order=", "Group")),
+        ("store", "much", ("store=", "much")),
+        ("store", "1KiB", ("store=", "1MiB", "1KiB")),
+        ("store", True, ("store=", True)),
+        ("store", "auto:fetch_bytes=1MiB", ("store=", "request_bytes", "fetch_bytes")),
+        ("store", {"size": "1KiB"}, ("Store(size=)", "1MiB", 1024)),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
@@ -211,11 +242,34 @@ def test_the_old_name_of_a_value_raises_with_the_name_of_today(option, old, says
         resolve({option: old}, {})
 
 
+@pytest.mark.parametrize("name", _renamed.PARAMETERS)
+def test_a_parameter_that_strategies_had_raises_with_what_to_write_today(name, says):
+    for strategy in (forebay.Strategy, forebay_lab.Strategy):
+        with says(forebay.OptionError, f"{name}=", _renamed.PARAMETERS[name]):
+            strategy(**{name: 1})
+    with says(forebay.OptionError, f"{name}=", _renamed.PARAMETERS[name]):
+        resolve({"strategy": None}, {"FOREBAY_STRATEGY": f"forebay:{name}=1"})
+    Path("forebay.toml").write_text(f"[strategy]\n{name} = 1\n")
+    with says(forebay.OptionError, "forebay.toml", f"{name}=", _renamed.PARAMETERS[name]):
+        resolve({"strategy": None}, {})
+
+
+def test_a_strategy_has_the_signature_of_its_parameters():
+    for strategy in (forebay.Strategy, forebay_lab.Strategy):
+        parameters = inspect.signature(strategy).parameters
+        assert set(parameters) == {field.name for field in fields(strategy)}
+    with pytest.raises(TypeError, match="reader"):
+        forebay.Strategy(reader=2)
+
+
 def test_every_old_name_names_what_there_is_today():
     today = {option.name for option in OPTIONS} | {"transform", "batch_transform"}
     for name, advice in _renamed.OPTIONS.items():
         assert name not in today
         assert set(re.findall(r"(\w+)=", advice)) <= today, advice
+    parameters = {field.name for field in fields(forebay.Store)}
+    for advice in _renamed.PARAMETERS.values():
+        assert set(re.findall(r"(\w+)=", advice)) <= parameters | {"store", "strategy"}, advice
     for variable, advice in _renamed.VARIABLES.items():
         named = set(re.findall(r"FOREBAY_\w+", advice))
         assert named <= {option.variable for option in OPTIONS}, variable

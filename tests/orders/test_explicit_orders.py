@@ -57,13 +57,12 @@ def test_an_epoch_has_the_ids_that_were_given(opened, digests, kind, strategy):
             assert found == curriculum(epoch).tolist()
 
 
-@pytest.mark.parametrize("strategy", ["pread", {"store": "auto"}, {"store": "1MiB"}])
-def test_nodes_share_out_what_was_given(pool, opened, strategy):
+@pytest.mark.parametrize("level", [{"strategy": "pread"}, {"store": "auto"}, {"store": "1MiB"}])
+def test_nodes_share_out_what_was_given(pool, opened, level):
     order = Given(curriculum, samples=120, repeats=True)
     options = {"order": order, "node_memory": MEMORY}
     one = pool.run(1, choice.deliver, dataset=opened("lmdb"), options=options | {"batch_size": 12})[0][0]
-    options["strategy"] = forebay.Strategy(**strategy) if isinstance(strategy, dict) else strategy
-    options |= {"batch_size": 3}
+    options |= {"batch_size": 3, **level}
     where = {"nodes": [0, 0, 1, 1], "over": "tcp"}
     four = pool.outcomes(pool.begin(4, choice.deliver, **where, dataset=opened("lmdb"), options=options))
     assert not [found.trace for found in four if isinstance(found, Raised)]

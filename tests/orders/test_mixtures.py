@@ -235,11 +235,10 @@ def test_groups_read_each_byte_once_in_a_pass(tmp_path):
     assert stats["reads"] <= samples / 16
 
 
-@pytest.mark.parametrize("strategy", ["pread", {"store": "auto"}])
-def test_nodes_deliver_what_one_process_does(pool, token_sets, strategy):
+@pytest.mark.parametrize("level", [{"strategy": "pread"}, {"store": "auto"}])
+def test_nodes_deliver_what_one_process_does(pool, token_sets, level):
     mixture = forebay.mix(token_sets(100, 60, 40), weights=[0.5, 0.3, 0.2])
-    options = {"order": GROUP, "node_memory": MEMORY, "seed": 3, "batch_size": 3}
-    options["strategy"] = forebay.Strategy(**strategy) if isinstance(strategy, dict) else strategy
+    options = {"order": GROUP, "node_memory": MEMORY, "seed": 3, "batch_size": 3, **level}
     where = {"nodes": [0, 0, 1, 1], "over": "tcp"}
     begun = pool.begin(4, choice.deliver, **where, dataset=mixture, options=options, epochs=1)
     four = pool.outcomes(begun)
@@ -330,7 +329,7 @@ def test_ranks_with_other_weights_are_refused(pool, token_sets):
     [
         ({"order": "contiguous"}, "order contiguous: the dataset is a mixture"),
         ({"order": "local-shuffle"}, "order local-shuffle: the dataset is a mixture"),
-        ({"order": "opportunistic", "strategy": "store"}, "order opportunistic: the dataset is a mixture"),
+        ({"order": "opportunistic", "store": "auto"}, "order opportunistic: the dataset is a mixture"),
         ({"order": lambda epoch: np.arange(160)}, "order given: the dataset is a mixture"),
         ({"last_batch": "carry", "order": "sequential"}, 'last_batch="carry" with a mixture'),
         (

@@ -21,8 +21,8 @@ SHAPES = ([0], [0, 0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [1, 
 
 def begin(pool, path, kind, nodes, *, order="opportunistic:entropy=0.5", store="1MiB", batch=12, **more):
     """Begin epochs on these nodes."""
-    strategy = forebay.Strategy(store=store, **more.pop("strategy", {}))
-    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "strategy": strategy}
+    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "store": store}
+    options["strategy"] = forebay.Strategy(**more.pop("strategy", {}))
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
@@ -209,7 +209,7 @@ def test_bad_samples_are_replaced(pool, tier_data, nodes):
         "opening": {"schema": "caffe-datum"},
         "options": {"batch_size": 6, "node_memory": MEMORY, **options},
     }
-    arguments["options"] |= {"order": "opportunistic:entropy=0.5", "strategy": {"store": 1 << 20}}
+    arguments["options"] |= {"order": "opportunistic:entropy=0.5", "store": 1 << 20}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
     found = pool.run(len(nodes), tiers.deliver, path=str(tier_data.damaged), epochs=1, **where, **arguments)
     assert {number for one in found for number, _ in one["bad"]} == BAD
@@ -228,7 +228,7 @@ def test_more_windows_are_read_ahead_where_memory_allows(pool, large):
 
 def test_an_epoch_that_was_left_is_followed_by_the_next(large):
     options = {"order": "opportunistic:window=3", "node_memory": MEMORY, "last_batch": "partial"}
-    options["strategy"] = forebay.Strategy(store=LARGE_BYTES // 4)
+    options["store"] = LARGE_BYTES // 4
     dataset = forebay.open(large, **opening("raw"))
     with forebay.Loader(dataset, 36, **options) as loader:
         whole = [[tiers.step(batch) for batch in loader] for _ in range(3)]
@@ -335,8 +335,7 @@ def test_checksums_are_compared(pool, tier_data, digests):
 @pytest.mark.parametrize("victim", [0, 1, 3])
 def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim):
     nodes = (0, 0, 1, 1)
-    strategy = {"store": "auto"}
-    options = {"batch_size": 2, "order": "opportunistic", "node_memory": "64MiB", "strategy": strategy}
+    options = {"batch_size": 2, "order": "opportunistic", "node_memory": "64MiB", "store": "auto"}
     deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 
@@ -350,11 +349,11 @@ def test_parameters_that_make_no_sense_are_refused(tier_data):
     path = str(tier_data.formats["npy"])
     for options, words in (
         ({}, "needs a store"),
-        ({"strategy": "store", "tiers": ["/dev/shm:1GiB"]}, "tiers="),
+        ({"store": "auto", "tiers": ["/dev/shm:1GiB"]}, "tiers="),
         ({"strategy": forebay_lab.strategy("lmdb")}, "store"),
     ):
         with pytest.raises(forebay.OptionError, match=words):
             forebay.Loader(path, 4, order="opportunistic", **options)
     for text, words in (("opportunistic:steps=3", "order="), ("opportunistic:entropy=2", "entropy=")):
         with pytest.raises(forebay.OptionError, match=words):
-            forebay.Loader(path, 4, order=text, strategy="store")
+            forebay.Loader(path, 4, order=text, store="auto")

@@ -96,22 +96,20 @@ def test_ranks_get_each_selected_sample_once(pool, opened, kind, order):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "order"),
+    ("level", "order"),
     [
-        ("pread", "local-shuffle"),
-        ("mmap", "shuffle"),
+        ({"strategy": "pread"}, "local-shuffle"),
+        ({"strategy": "mmap"}, "shuffle"),
         ({"store": "auto"}, "local-shuffle"),
         ({"store": "1MiB"}, "shuffle"),
     ],
 )
-def test_nodes_and_stores_deliver_a_selection_as_one_process_does(pool, opened, strategy, order):
+def test_nodes_and_stores_deliver_a_selection_as_one_process_does(pool, opened, level, order):
     dataset, _ = opened("lmdb")
     chosen = dataset.select(SCATTERED)
     options = {"batch_size": 10, "order": "shuffle", "node_memory": MEMORY}
     one = pool.run(1, choice.deliver, dataset=chosen, options=options | {"batch_size": 20})[0][0]
-    if isinstance(strategy, dict):
-        strategy = forebay.Strategy(**strategy)
-    options |= {"strategy": strategy, "order": order}
+    options |= {**level, "order": order}
     ranks = pool.begin(2, choice.deliver, nodes=[0, 1], over="tcp", dataset=chosen, options=options)
     two = pool.outcomes(ranks)
     assert not [found.trace for found in two if isinstance(found, Raised)]

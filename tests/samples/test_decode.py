@@ -157,11 +157,11 @@ def test_samples_are_alike_on_any_ranks(pool, family, ranks, order):
         {"strategy": "mmap"},
         {"strategy": "pread"},
         {"strategy": "io_uring"},
-        {"strategy": forebay.Strategy(store="auto")},
+        {"store": "auto"},
         {"strategy": forebay.Strategy(batch_buffers=2)},
         {"node_memory": "16MiB"},
         {"order": "group"},
-        {"order": "local-shuffle", "strategy": "store"},
+        {"order": "local-shuffle", "store": "auto"},
     ],
     ids=str,
 )

@@ -76,7 +76,7 @@ def test_tiers_deliver_the_same_pixels(pool, shared_daemon, tmp_path, in_memory,
 
 @pytest.mark.parametrize("nodes", [[0, 1], [0, 0, 1, 1]], ids=str)
 def test_a_store_of_two_nodes_delivers_the_same_pixels(pool, images, plain, nodes):
-    found = deliver(pool, images, nodes, strategy=forebay.Strategy(store="auto"))
+    found = deliver(pool, images, nodes, store="auto")
     assert [one["steps"] for one in found] == plain(nodes)
     assert of_level(found, "peers") > 0
     assert of_level(found, "share") > 0

@@ -27,9 +27,11 @@ SHAPES = ([0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1])
 
 def deliver(pool, path, kind, nodes, *, order="shuffle", store="auto", fetch=None, batch=12, **more):
     """Go through epochs on these nodes, with a store or without; return what each rank found."""
-    fetch = {"on_lost": more.pop("on_lost", "raise"), **(fetch or {})}
-    strategy = "pread" if store is None else forebay.Strategy(store=store, **fetch)
-    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY, "strategy": strategy}
+    options = {"batch_size": batch // len(nodes), "order": order, "node_memory": MEMORY}
+    if store is None:
+        options["strategy"] = "pread"
+    else:
+        options["store"] = forebay.Store(size=store, on_lost=more.pop("on_lost", "raise"), **(fetch or {}))
     options |= more.pop("options", {})
     arguments = {"path": str(path), "opening": opening(kind), "options": options, **more}
     where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
@@ -98,7 +100,7 @@ def test_direct_reads_of_what_fits_in_no_share_leave_no_pages(pool, tmp_path, di
     page_cache.drop(path)
     if page_cache.resident_share(path) is None:
         pytest.skip("this file system does not tell what is in the page cache")
-    deliver(pool, path, "raw", [0, 1], store="1MiB", fetch={"direct": direct})
+    deliver(pool, path, "raw", [0, 1], store="1MiB", options={"strategy": forebay.Strategy(direct=direct)})
     # Shares of 1 MiB are loaded through the page cache, and the kernel reads ahead of that.
     left = page_cache.resident_share(path) * path.stat().st_size
     assert (left < 4 << 20) == direct
@@ -112,9 +114,9 @@ def requests_to_peers(found):
 @pytest.mark.parametrize(
     "fetch",
     [
-        {"fetch_buffers": 1, "fetch_bytes": "4KiB"},
-        {"fetch_buffers": 64, "fetch_bytes": 4096},
-        {"fetch_buffers": 1},
+        {"requests_per_node": 1, "request_bytes": "4KiB"},
+        {"requests_per_node": 64, "request_bytes": 4096},
+        {"requests_per_node": 1},
     ],
     ids=str,
 )
@@ -122,7 +124,7 @@ def test_batches_do_not_depend_on_the_limits_of_requests(pool, tier_data, plain,
     nodes = [0, 0, 1, 1]
     found = deliver(pool, tier_data.formats[kind], kind, nodes, fetch=fetch)
     assert [one["steps"] for one in found] == plain(kind, "shuffle", nodes)
-    assert found[0]["store"]["fetch_buffers"] == fetch["fetch_buffers"]
+    assert found[0]["store"]["requests_per_node"] == fetch["requests_per_node"]
 
 
 def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
@@ -140,11 +142,11 @@ def test_requests_are_as_many_as_their_limit_makes_them(pool, tier_data):
         nodes,
         epochs=epochs,
         options={"last_batch": "drop", "expected_epochs": epochs},
-        fetch={"fetch_bytes": "4KiB"},
+        fetch={"request_bytes": "4KiB"},
     )
     assert of_level(cut, "peers") == of_level(whole, "peers")
     assert requests_to_peers(cut) >= of_level(cut, "peers") / 4096
-    assert cut[0]["store"]["fetch_bytes"] == 4096
+    assert cut[0]["store"]["request_bytes"] == 4096
 
 
 @pytest.mark.parametrize("nodes", [[0, 0], [0, 1], [0, 0, 1, 2]], ids=str)
@@ -229,7 +231,7 @@ def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_pa
     else:
         data[SAMPLE_BYTES] ^= 1
     other.write_bytes(data)
-    options = {"batch_size": 6, "order": "shuffle", "node_memory": MEMORY, "strategy": "store"}
+    options = {"batch_size": 6, "order": "shuffle", "node_memory": MEMORY, "store": "auto"}
     options |= {"timeout": 30}
     ranks = pool.begin(
         2,
@@ -289,15 +291,15 @@ def test_the_source_takes_the_place_of_a_lost_share(tier_data, plain, losing):
 @pytest.mark.parametrize("victim", [0, 1, 3])
 def test_a_death_is_told_on_all_nodes(pool, small_lmdb, victim, on_lost):
     nodes = (0, 0, 1, 1)
-    strategy = {"store": "auto", "on_lost": on_lost}
-    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "strategy": strategy}
+    store = {"on_lost": on_lost}
+    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "store": store}
     deaths.assert_told_on_all_nodes(pool, small_lmdb, options, nodes, victim)
 
 
 def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_lost(pool, tmp_path):
     # Six chunks: both nodes hold some.
     path = support.write_lmdb(tmp_path / "some.lmdb", [bytes([number]) * 65_536 for number in range(96)])
-    options = {"batch_size": 1, "order": "shuffle", "node_memory": "64MiB", "strategy": "store", "timeout": 1}
+    options = {"batch_size": 1, "order": "shuffle", "node_memory": "64MiB", "store": "auto", "timeout": 1}
     ranks = pool.begin(2, work.patient, nodes=(0, 1), path=str(path), options=options)
     for rank in ranks:
         assert rank.hear() == "walking"
@@ -315,24 +317,24 @@ def test_a_node_that_is_stopped_for_longer_than_the_timeout_is_named_and_not_los
 
 def test_options_that_make_no_sense_with_a_store_are_refused(small_lmdb):
     for wrong, words in (
-        ({"store": "auto", "access": "pread"}, "access"),
-        ({"on_lost": "source"}, "on_lost"),
-        ({"store": "auto", "on_lost": "never"}, "on_lost"),
-        ({"store": "much"}, "store"),
-        ({"store": "auto", "fetch_buffers": 0}, "fetch_buffers"),
-        ({"store": "auto", "fetch_buffers": 65}, "fetch_buffers"),
-        ({"store": "auto", "fetch_buffers": "many"}, "fetch_buffers"),
-        ({"store": "auto", "fetch_bytes": "1KiB"}, "fetch_bytes"),
-        ({"store": "auto", "fetch_bytes": "2GiB"}, "fetch_bytes"),
-        ({"store": "auto", "fetch_bytes": "small"}, "fetch_bytes"),
-        ({"fetch_buffers": 2}, "fetch_buffers"),
-        ({"fetch_bytes": "1MiB"}, "fetch_bytes"),
-        ({"store": 5}, "store"),
+        ({"on_lost": "never"}, "on_lost"),
+        ({"size": "much"}, "size"),
+        ({"size": 5}, "size"),
+        ({"requests_per_node": 0}, "requests_per_node"),
+        ({"requests_per_node": 65}, "requests_per_node"),
+        ({"requests_per_node": "many"}, "requests_per_node"),
+        ({"request_bytes": "1KiB"}, "request_bytes"),
+        ({"request_bytes": "2GiB"}, "request_bytes"),
+        ({"request_bytes": "small"}, "request_bytes"),
     ):
         with pytest.raises(forebay.OptionError, match=words):
-            forebay.Strategy(**wrong)
-    with pytest.raises(forebay.OptionError, match="locate"):
-        forebay_lab.Strategy(store="auto", locate="scan")
+            forebay.Store(**wrong)
+    for strategy, words in (
+        (forebay.Strategy(access="pread"), "access"),
+        (forebay_lab.Strategy(locate="scan"), "locate"),
+    ):
+        with pytest.raises(forebay.OptionError, match=words):
+            forebay.Loader(small_lmdb, 4, order="sequential", strategy=strategy, store="auto")
     for order in ("shuffle", "local-shuffle", "sequential"):
         with pytest.raises(forebay.OptionError, match=r"readers=2\): ranks take samples"):
-            forebay.Loader(small_lmdb, 4, order=order, strategy=forebay.Strategy(store="auto", readers=2))
+            forebay.Loader(small_lmdb, 4, order=order, strategy=forebay.Strategy(readers=2), store="auto")

@@ -57,10 +57,10 @@ def job(pool, store_daemons):  # noqa: F811
     """Run a job on nodes that have daemons; return what each rank found."""
 
     def run(path, kind, nodes, *, record_bytes=None, store="auto", batch=12, **more):
-        strategy = "pread" if store is None else forebay.Strategy(store=store)
+        level = {"strategy": "pread"} if store is None else {"store": store}
         opened = {"format": kind, "record_bytes": record_bytes} if record_bytes else opening(kind)
         options = {"batch_size": batch // len(nodes), "order": "shuffle", "node_memory": MEMORY}
-        arguments = {"path": str(path), "opening": opened, "options": {**options, "strategy": strategy}}
+        arguments = {"path": str(path), "opening": opened, "options": {**options, **level}}
         where = {} if len(set(nodes)) == 1 else {"nodes": nodes, "over": "tcp"}
         environment = {"environment": lambda rank: store_daemons.variables(nodes[rank])}
         ranks = pool.begin(len(nodes), tiers.deliver, **where, **environment, **arguments, **more)
@@ -183,7 +183,7 @@ def test_a_part_of_the_data_is_kept_as_well(job, store_daemons, tier_data):  # n
 def load(path, **options):
     """Return a loader of this process."""
     dataset = forebay.open(path, **opening("raw"))
-    return forebay.Loader(dataset, 12, node_memory=MEMORY, **{"strategy": "store", **options})
+    return forebay.Loader(dataset, 12, node_memory=MEMORY, **{"store": "auto", **options})
 
 
 def deliver(loader):
@@ -194,7 +194,7 @@ def deliver(loader):
 
 def test_data_sets_have_shares_of_their_own(store_daemons, several):  # noqa: F811
     store_daemons.start()
-    plain = [deliver(load(path, strategy="pread")) for path in several[:2]]
+    plain = [deliver(load(path, store="none")) for path in several[:2]]
     for kept_bytes in (0, DATA_BYTES):
         train, validation = (load(path, name=path.parent.name) for path in several[:2])
         assert [one.config.store.kept_bytes for one in (train, validation)] == [kept_bytes] * 2
@@ -205,7 +205,7 @@ def test_data_sets_have_shares_of_their_own(store_daemons, several):  # noqa: F8
 
 def test_two_loaders_at_once_use_one_share(store_daemons, several):  # noqa: F811
     store_daemons.start()
-    plain = deliver(load(several[0], strategy="pread"))
+    plain = deliver(load(several[0], store="none"))
     first = load(several[0], name="first")
     second = load(several[0], name="second")
     assert (first.config.store.kept_bytes, second.config.store.kept_bytes) == (0, DATA_BYTES)
@@ -238,7 +238,7 @@ def test_a_source_that_changed_is_loaded_again(store_daemons, several):  # noqa:
     with path.open("r+b") as file:
         file.seek(1 << 20)
         file.write(b"changed")
-    plain = deliver(load(path, strategy="pread"))
+    plain = deliver(load(path, store="none"))
     loader = load(path)
     assert loader.config.store.kept_bytes == 0
     # A second change might have the same time, so the share is not kept yet.
@@ -265,7 +265,7 @@ def test_an_idle_daemon_ends_and_leaves_nothing(store_daemons, several):  # noqa
 
 def test_a_stopped_daemon_leaves_loaders_their_memory(store_daemons, several):  # noqa: F811
     store_daemons.start()
-    plain = deliver(load(several[0], strategy="pread"))
+    plain = deliver(load(several[0], store="none"))
     deliver(load(several[0]))
     loader = load(several[0])
     assert loader.config.store.kept_bytes == DATA_BYTES
@@ -284,7 +284,7 @@ def test_nothing_is_left_open_in_a_process(store_daemons, several):  # noqa: F81
 def test_a_killed_job_uses_its_share_no_more(pool, store_daemons, small_lmdb):  # noqa: F811
     settle([small_lmdb])
     store_daemons.start()
-    options = {"batch_size": 2, "node_memory": "64MiB", "strategy": "store"}
+    options = {"batch_size": 2, "node_memory": "64MiB", "store": "auto"}
     (rank,) = pool.begin(1, work.walk, path=str(small_lmdb), options=options)
     assert rank.hear() == "made"
     (share,) = store_daemons.status()["shares"]
@@ -296,7 +296,7 @@ def test_a_killed_job_uses_its_share_no_more(pool, store_daemons, small_lmdb):  
 FORKS = """
 import os, sys
 import forebay
-loader = forebay.Loader(sys.argv[1], 2, strategy="store")
+loader = forebay.Loader(sys.argv[1], 2, store="auto")
 child = os.fork()
 if child == 0:
     sys.stdin.read()

@@ -24,6 +24,8 @@ CHUNK = 1 << 20
 CHUNKS = list(range(-(-DATA_BYTES // CHUNK)))
 SHARE_BYTES = len(CHUNKS) * CHUNK
 NOBODY = 65534
+STORE = {"store": "auto"}
+PLAIN = {"strategy": "pread"}
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -32,9 +34,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 def load(tier_data):
     """Make a loader of this process; one without a store for comparison."""
 
-    def load(strategy="store", **options):
+    def load(level=STORE, **options):
         dataset = forebay.open(tier_data.formats["raw"], **opening("raw"))
-        return forebay.Loader(dataset, 12, node_memory=MEMORY, strategy=strategy, **options)
+        return forebay.Loader(dataset, 12, node_memory=MEMORY, **level, **options)
 
     return load
 
@@ -46,7 +48,7 @@ def deliver(loader):
 
 def check_falls_back(load, *, plain=None):
     """Check that a loader delivers from the source, and says that no daemon keeps its share."""
-    plain = deliver(load("pread")) if plain is None else plain
+    plain = deliver(load(PLAIN)) if plain is None else plain
     loader = load()
     found = loader.config
     assert [fallback.wanted for fallback in found.fallbacks] == ["kept_share"]
@@ -60,7 +62,7 @@ def check_falls_back(load, *, plain=None):
 
 
 def test_a_daemon_that_is_killed_in_the_middle_of_an_epoch_costs_nothing(store_daemons, load):  # noqa: F811
-    plain = deliver(load("pread"))
+    plain = deliver(load(PLAIN))
     store_daemons.start()
     deliver(load())
     found = []
@@ -77,7 +79,7 @@ def test_a_daemon_that_is_killed_in_the_middle_of_an_epoch_costs_nothing(store_d
 
 
 def test_a_daemon_that_is_stopped_is_not_waited_for_for_long(store_daemons, load):  # noqa: F811
-    plain = deliver(load("pread"))
+    plain = deliver(load(PLAIN))
     store_daemons.start()
     with load() as loader:
         store_daemons.signal(signal.SIGSTOP)
@@ -140,7 +142,7 @@ def test_what_a_daemon_sends_is_checked_before_use(store_daemons, load, wrong): 
 
 
 def test_only_chunks_that_are_wanted_are_taken_from_a_share(store_daemons, load, tier_data):  # noqa: F811
-    plain = deliver(load("pread"))
+    plain = deliver(load(PLAIN))
     source = tier_data.formats["raw"].read_bytes()
     have = [1, 3, 10**6]
     content = source[CHUNK : 2 * CHUNK] + source[3 * CHUNK :]
@@ -288,8 +290,8 @@ def test_a_daemon_that_dies_under_a_job_of_two_nodes_costs_nothing(pool, store_d
     nodes = [0, 0, 1]
     store_daemons.start(0, 1)
 
-    def job(strategy):
-        options = {"batch_size": 4, "order": "shuffle", "node_memory": MEMORY, "strategy": strategy}
+    def job(level):
+        options = {"batch_size": 4, "order": "shuffle", "node_memory": MEMORY, **level}
         path = str(tier_data.formats["raw"])
         found = pool.outcomes(
             pool.begin(
@@ -306,10 +308,10 @@ def test_a_daemon_that_dies_under_a_job_of_two_nodes_costs_nothing(pool, store_d
         assert not any(isinstance(one, Raised) for one in found), found
         return found
 
-    plain = job("pread")
-    job("store")
+    plain = job(PLAIN)
+    job(STORE)
     store_daemons.kill(victim)
-    found = job("store")
+    found = job(STORE)
     assert [one["steps"] for one in found] == [one["steps"] for one in plain]
     assert [one["store"]["is_kept"] for one in found] == [node != victim for node in nodes]
     # A node may hold none of the few chunks.
@@ -324,7 +326,7 @@ def test_a_killed_rank_leaves_the_share_to_the_next_job(pool, store_daemons, sma
     tiering.settle([small_lmdb])
     store_daemons.start(0, 1)
     nodes = (0, 1, 1)
-    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "strategy": "store"}
+    options = {"batch_size": 2, "order": "shuffle", "node_memory": "64MiB", "store": "auto"}
     environment = {"environment": lambda rank: store_daemons.variables(nodes[rank])}
     ranks = pool.begin(3, work.walk, nodes=nodes, path=str(small_lmdb), options=options, **environment)
     for rank in ranks:

@@ -46,7 +46,7 @@ len(dataset)
 ballast = []
 while free_bytes and free() > free_bytes + (1 << 20):
     ballast.append(b"x" * min(free() - free_bytes, 16 << 20))
-with forebay.Loader(dataset, 64, node_memory="8MiB", strategy=forebay.Strategy(store=store)) as loader:
+with forebay.Loader(dataset, 64, node_memory="8MiB", store=store) as loader:
     found = loader.config.store
     assert sum(1 for _ in loader) > 0
     print(json.dumps({"loaded": found.loaded_bytes, "kept": found.kept_bytes, "is_kept": found.is_kept}))

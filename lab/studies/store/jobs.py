@@ -7,9 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from forebay_lab.cluster import Cluster
 from studies.harness.sections import Row
@@ -31,7 +29,6 @@ class Job:
     epochs: int = 1
     order: str = "shuffle"
     memory: str = "48MiB"
-    strategy: Mapping[str, Any] = field(default_factory=lambda: {"store": "auto"})
     pace_s: float = 0.0
     """Pause of each rank in each step."""
     adapter: str = ""

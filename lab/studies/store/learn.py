@@ -50,7 +50,7 @@ def train(comm, path, order, seed, epochs, held_out) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"losses": [], "accuracies": []}
     options = {"order": order, "seed": seed, "node_memory": "64MiB", "last_batch": "drop"}
     if order.startswith("opportunistic"):
-        options["strategy"] = forebay.Strategy(store=HALF)
+        options["store"] = HALF
     with forebay.Loader(path, batch, world=world_of_nodes(comm, f"{order}-{seed}"), **options) as loader:
         for _ in range(epochs):
             for one in loader:

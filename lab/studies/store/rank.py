@@ -40,7 +40,7 @@ def main() -> None:
     memory: list[int] = []
     others = []
     options = {"order": job["order"], "node_memory": job["memory"], "expected_epochs": job["epochs"]}
-    options |= {"strategy": forebay.Strategy(**job["strategy"]), "last_batch": "drop", "world": world}
+    options |= {"store": "auto", "last_batch": "drop", "world": world}
     dataset = forebay.open(job["path"], schema=SCHEMA)
     with forebay.Loader(dataset, job["batch"], **options) as loader:
         share = loader.config.store

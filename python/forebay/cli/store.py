@@ -39,7 +39,7 @@ def _share_bytes(context: click.Context, parameter: click.Parameter, text: str |
 def command(context: click.Context, as_json: bool) -> None:
     """Keep shares of in-memory stores between jobs: a daemon of this user on this node.
 
-    A loader with strategy="store" finds the daemon of its node by itself. Without a command, print
+    A loader with store="auto" finds the daemon of its node by itself. Without a command, print
     what it holds.
     """
     if context.invoked_subcommand is None:

@@ -40,7 +40,7 @@ pub(crate) fn share_out(
     let kind = options.kind(1, 1, 1);
     let is_local_order = matches!(kind, OrderKind::LocalShuffle { .. });
     let is_single = options.is_one_node();
-    if !needs_shares(kind, options.strategy.store.is_some(), is_single) {
+    if !needs_shares(kind, options.store.is_some(), is_single) {
         return Ok(None);
     }
     let Some(links) = links.filter(|_| !is_single) else {
@@ -50,9 +50,8 @@ pub(crate) fn share_out(
         }
         if !is_local_order {
             return Err(Error::Options {
-                message:
-                    "strategy store: the nodes of this job are not linked, so they cannot serve each other"
-                        .into(),
+                message: "store=: the nodes of this job are not linked, so they cannot serve each other"
+                    .into(),
                 hint: "docs/nodes.md says how nodes find each other".into(),
             });
         }

@@ -225,7 +225,7 @@ impl Leading<'_> {
     fn find(&self, budget: &mut Budget, fallbacks: &mut Vec<Fallback>) -> Result<Found, Error> {
         let &Self { source, options, strategies, links, caller, address_left, .. } = self;
         let locates = strategies.locators.is_some();
-        let has_store = options.strategy.store.is_some();
+        let has_store = options.store.is_some();
         let keep_bytes = retained_bytes(options.strategy.readers, locates, has_store, budget.left_bytes());
         let begun = Instant::now();
         let Loaded { index, bytes, retained, origin, fallbacks: unmet } = match &strategies.scanner {
@@ -320,7 +320,7 @@ impl Leading<'_> {
             plan.loaded_bytes = loaded_bytes;
             return Ok(Held { residents: Some(plan), share: Some(share), ..Held::default() });
         }
-        let Some(size) = options.strategy.store else { return Ok(Held::default()) };
+        let Some(size) = options.store.map(|store| store.size) else { return Ok(Held::default()) };
         let shares = job_shares.map(|job| &job.shares);
         let (dataset, fingerprint) = (&**source.dataset(), source.dataset().identity());
         let question =
@@ -401,7 +401,7 @@ fn map_within_address_space(
     address_left: Option<u64>,
 ) -> Result<Option<Mappings>, Error> {
     // A store takes the place of mappings.
-    if options.strategy.store.is_some() {
+    if options.store.is_some() {
         return Ok(None);
     }
     let mapped =

@@ -289,8 +289,8 @@ fn store((plan, store): (&StorePlan, &Store), options: &Options) -> Value {
         "ucx_transports": store.ucx().and_then(|ucx| ucx.as_ref().ok()),
         "no_ucx": store.ucx().and_then(|ucx| ucx.as_ref().err()),
         "probe": plan.probe,
-        "fetch_buffers": limits.requests,
-        "fetch_bytes": limits.bytes,
+        "requests_per_node": limits.requests,
+        "request_bytes": limits.bytes,
     })
 }
 

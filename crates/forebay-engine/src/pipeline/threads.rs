@@ -59,7 +59,7 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         cores: context.cores,
         buffers: context.region.layout().buffers,
         decode_threads: decode_threads(&context.options.decode, context.cores),
-        store_requests: context.store.as_deref().map(Store::fetch_buffers),
+        store_requests: context.store.as_deref().map(Store::requests_per_node),
         has_locator: session.rank_locator.is_some(),
     });
     for gatherer in 0..gatherers {

@@ -146,7 +146,7 @@ fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<Node
     let ResidentQuestion { options, budget, .. } = question;
     let free = host::available_bytes();
     let left = budget.left_bytes().saturating_sub(question.buffer_bytes());
-    let asked = match options.strategy.store {
+    let asked = match options.store.map(|store| store.size) {
         Some(StoreSize::Bytes(bytes)) => Some(bytes),
         _ => None,
     };

@@ -101,7 +101,7 @@ impl Store {
             ucx,
             lost: plan.slots.iter().map(|_| AtomicBool::new(false)).collect(),
             peers,
-            on_lost: options.strategy.on_lost,
+            on_lost: options.store.unwrap_or_default().on_lost,
         })
     }
 
@@ -204,7 +204,7 @@ impl Store {
     }
 
     /// Most requests of this rank in flight per node.
-    pub(crate) fn fetch_buffers(&self) -> usize {
+    pub(crate) fn requests_per_node(&self) -> usize {
         self.limits.requests
     }
 
@@ -236,5 +236,6 @@ fn piece_of(want: &Want, piece: &PeerPiece) -> Piece {
 
 /// How a rank asks other nodes.
 pub(crate) fn request_limits(options: &Options) -> RequestLimits {
-    RequestLimits::new(options.strategy.fetch_buffers.given(), options.strategy.fetch_bytes.given())
+    let store = options.store.unwrap_or_default();
+    RequestLimits::new(store.requests_per_node.given(), store.request_bytes.given())
 }

@@ -266,7 +266,7 @@ fn slots_in(
         }
         StoreSize::Bytes(bytes) if owned.min(bytes / CHUNK_BYTES) > most => Err(Error::Memory {
             message: format!(
-                "Strategy(store=): {bytes} bytes, but RLIMIT_AS (ulimit -v) leaves address space for {} bytes",
+                "store=: {bytes} bytes, but RLIMIT_AS (ulimit -v) leaves address space for {} bytes",
                 most * CHUNK_BYTES
             ),
             hint: "raise the limit with `ulimit -v`, or give store= less; what does not fit is read from the source"
@@ -284,7 +284,7 @@ fn slots_in(
 /// The user gave a share more memory than is free; what does not fit is `taken` from the source.
 pub(crate) fn exceeds_memory(bytes: u64, free: u64, taken: &str) -> Error {
     Error::Memory {
-        message: format!("Strategy(store=): {bytes} bytes, but {free} bytes of memory are free on this node"),
+        message: format!("store=: {bytes} bytes, but {free} bytes of memory are free on this node"),
         hint: format!("give store= less; what does not fit is {taken} from the source"),
     }
 }

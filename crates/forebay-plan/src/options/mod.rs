@@ -10,6 +10,7 @@
 
 mod order;
 mod rules;
+mod store;
 mod strategy;
 mod tiers;
 
@@ -18,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::order::{OrderChoice, OrderName};
 pub use self::rules::{check_value, option_words};
-pub use self::strategy::{Auto, AutoNumber, OnLost, Stagger, StoreSize, StrategyChoice};
-use self::strategy::{FROM_MEMORY, quoted};
+pub use self::store::{AutoNumber, OnLost, StoreChoice, StoreSize};
+use self::strategy::quoted;
+pub use self::strategy::{Auto, Stagger, StrategyChoice};
 pub use self::tiers::{TierOptions, TierSpec};
 use crate::config::{Locate, ReadOptions};
 use crate::{LastBatch, Mixture, Order, OrderError, OrderKind, OrderSpec};
@@ -92,6 +94,9 @@ pub struct LoaderOptions {
     /// Storage tiers of the node.
     #[serde(default)]
     pub tiers: TierOptions,
+    /// The in-memory store; none without one.
+    #[serde(default)]
+    pub store: Option<StoreChoice>,
 }
 
 impl LoaderOptions {
@@ -108,6 +113,7 @@ impl LoaderOptions {
         }
         self.check_rank()?;
         self.check_tiers()?;
+        self.check_store()?;
         self.check_order()?;
         Ok(self)
     }
@@ -146,6 +152,29 @@ impl LoaderOptions {
         }
     }
 
+    fn check_store(&self) -> Result<(), OptionError> {
+        if self.store.is_none() {
+            return Ok(());
+        }
+        let is_streamed = self.order.kind == OrderName::Opportunistic;
+        let (found, hint) = if let Some(found) = self.strategy.reads_past_store() {
+            (found, "leave one of the two out")
+        } else if let Some(readers) = self.strategy.readers.filter(|_| !is_streamed) {
+            (
+                format!("readers={}", quoted(&readers)),
+                "leave one of the two out; only order=\"opportunistic\" has readers beside a store",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(OptionError::new(
+            format!(
+                "store= with Strategy({found}): ranks take samples from memory, and nothing is read for them"
+            ),
+            hint,
+        ))
+    }
+
     fn check_order(&self) -> Result<(), OptionError> {
         let wrong = |message: String, hint: &str| Err(OptionError::new(message, hint));
         let kind = self.kind(1, 1, 1);
@@ -159,10 +188,10 @@ impl LoaderOptions {
             );
         }
         if matches!(kind, OrderKind::Opportunistic { .. }) {
-            if self.strategy.store.is_none() {
+            if self.store.is_none() {
                 return wrong(
                     "order opportunistic: it needs a store, which holds what nodes keep in memory".into(),
-                    "add strategy=\"store\"; order=\"local-shuffle\" uses tiers",
+                    "add store=\"auto\"; order=\"local-shuffle\" uses tiers",
                 );
             }
             if !self.tiers.tiers.is_empty() {
@@ -171,13 +200,6 @@ impl LoaderOptions {
                     "leave tiers= out, or take order=\"local-shuffle\"",
                 );
             }
-        } else if let Some(readers) = self.strategy.readers
-            && self.strategy.store.is_some()
-        {
-            return wrong(
-                format!("Strategy(store=, readers={}): {FROM_MEMORY}", quoted(&readers)),
-                "leave one of the two out; only order=\"opportunistic\" has readers beside a store",
-            );
         }
         let forward = matches!(kind, OrderKind::Sequential | OrderKind::Contiguous);
         if self.strategy.locate.walks() && !forward {
@@ -279,7 +301,7 @@ impl LoaderOptions {
             prefetch_windows: strategy.prefetch_windows,
             batch_buffers: strategy.batch_buffers,
             checksums: self.checksums || has_vocabulary,
-            store: strategy.store.is_some(),
+            store: self.store.is_some(),
             decode_threads,
         }
     }
@@ -307,17 +329,44 @@ mod tests {
             ("rank", json!(2), "rank 2 in a world of 2 ranks", "ranks count from 0"),
             ("local_rank", json!(0), "local rank 0 of rank 1 does not fit the node's ranks [0, 1]", "from 0"),
             ("order", json!({"kind": "opportunistic"}), "it needs a store", "local-shuffle"),
-            (
-                "strategy",
-                json!({"store": "auto", "readers": "per_rank"}),
-                "readers=\"per_rank\"",
-                "leave one",
-            ),
             ("strategy", json!({"locate": "cursor", "access": "mmap"}), "the order is group", "contiguous"),
             ("strategy", json!({"locate": "handoff", "access": "mmap"}), "is handed on", "sequential"),
         ] {
             let error = options(|values| values[changed] = to).unwrap_err();
             assert!(error.message.contains(message) && error.hint.contains(hint), "{changed}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_refused_with_what_says_how_to_read() {
+        let with = |order: &str, strategy: Value, store: Value| {
+            options(|values| {
+                values["order"]["kind"] = order.into();
+                values["strategy"] = strategy;
+                values["store"] = store;
+            })
+        };
+        let auto = || json!({"size": "auto"});
+        assert_eq!(with("group", json!({}), json!({})).unwrap().store, Some(StoreChoice::default()));
+        assert_eq!(with("group", json!({"access": "pread"}), Value::Null).unwrap().store, None);
+        for (order, strategy, found) in [
+            ("group", json!({"direct": true}), None),
+            ("group", json!({"access": "mmap"}), Some("store= with Strategy(access=\"mmap\")")),
+            ("opportunistic", json!({"locate": "scan"}), Some("store= with Strategy(locate=\"scan\")")),
+            ("group", json!({"readers": "per_rank"}), Some("store= with Strategy(readers=\"per_rank\")")),
+            ("opportunistic", json!({"readers": 2}), None),
+        ] {
+            let problem = with(order, strategy.clone(), auto()).err();
+            match (problem, found) {
+                (None, None) => (),
+                (Some(error), Some(found)) => {
+                    assert!(
+                        error.message.starts_with(found) && error.hint.contains("leave one"),
+                        "{error:?}"
+                    );
+                }
+                (problem, _) => panic!("{order} {strategy}: {problem:?}"),
+            }
         }
     }
 

@@ -16,9 +16,9 @@ const MAX_SECONDS: f64 = 1e9;
 /// Batch buffers per rank.
 const MAX_BUFFERS: u64 = 64;
 /// Requests of a rank in flight per node: more than any network needs to be full.
-const MAX_FETCH_BUFFERS: u64 = 64;
+const MAX_REQUESTS: u64 = 64;
 /// Least limit of a request to another node \[bytes\]: below it, headers cost more than samples.
-const MIN_FETCH_BYTES: u64 = 4 << 10;
+const MIN_REQUEST_BYTES: u64 = 4 << 10;
 
 enum Rule {
     /// An integer in a range, or one of some words.
@@ -37,7 +37,7 @@ enum Rule {
 
 const COUNT: Rule = Rule::Integer(1, MAX_COUNT, &[]);
 
-/// The options; those of a strategy, of an order and of a tier with their parameters.
+/// The options; those of a strategy, a store, an order and a tier with their parameters.
 const RULES: &[(&str, Rule)] = &[
     ("batch_size", COUNT),
     ("global_batch", COUNT),
@@ -72,10 +72,10 @@ const RULES: &[(&str, Rule)] = &[
     ("strategy.coalesce", COUNT),
     ("strategy.stagger", Rule::Integer(1, MAX_COUNT, &["auto"])),
     ("strategy.prefetch_windows", COUNT),
-    ("strategy.store", Rule::Bytes(CHUNK_BYTES, MAX_BYTES, &["auto"])),
-    ("strategy.on_lost", Rule::OneOf(&["raise", "source"])),
-    ("strategy.fetch_buffers", Rule::Integer(1, MAX_FETCH_BUFFERS, &["auto"])),
-    ("strategy.fetch_bytes", Rule::Bytes(MIN_FETCH_BYTES, MAX_ANSWER_BYTES, &["auto"])),
+    ("store.size", Rule::Bytes(CHUNK_BYTES, MAX_BYTES, &["auto"])),
+    ("store.on_lost", Rule::OneOf(&["raise", "source"])),
+    ("store.requests_per_node", Rule::Integer(1, MAX_REQUESTS, &["auto"])),
+    ("store.request_bytes", Rule::Bytes(MIN_REQUEST_BYTES, MAX_ANSWER_BYTES, &["auto"])),
 ];
 
 /// Checks a value of the option `name`, which came from `origin`: an argument, an environment

@@ -5,9 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::config::{AccessChoice, Locate, Readers};
 use crate::options::OptionError;
 
-/// Why a store goes without what tells how to read.
-pub(super) const FROM_MEMORY: &str = "ranks take samples from memory, and nothing is read for them";
-
 /// How samples get from storage into batches, as `forebay.Strategy` has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -28,14 +25,6 @@ pub struct StrategyChoice {
     pub stagger: Option<Stagger>,
     /// Read-ahead in windows of each lane, or in segments for other orders.
     pub prefetch_windows: Option<u32>,
-    /// Memory of each node for its share of an in-memory store.
-    pub store: Option<StoreSize>,
-    /// What happens where the share of another node is lost.
-    pub on_lost: OnLost,
-    /// Requests of a rank in flight per node of a store.
-    pub fetch_buffers: AutoNumber,
-    /// Most bytes of one request to a node of a store \[bytes\].
-    pub fetch_bytes: AutoNumber,
 }
 
 impl StrategyChoice {
@@ -56,10 +45,12 @@ impl StrategyChoice {
         (self.access == AccessChoice::Mmap).then(|| format!("access={}", quoted(&self.access)))
     }
 
-    /// A limit of requests to nodes of a store that the user gave.
-    fn fetch_limit(&self) -> Option<(&'static str, u64)> {
-        let limits = [("fetch_buffers", self.fetch_buffers), ("fetch_bytes", self.fetch_bytes)];
-        limits.into_iter().find_map(|(name, limit)| limit.given().map(|number| (name, number)))
+    /// The parameter that says how to read, which a store makes meaningless.
+    pub(super) fn reads_past_store(&self) -> Option<String> {
+        if self.locate != Locate::Index {
+            return Some(format!("locate={}", quoted(&self.locate)));
+        }
+        (self.access != AccessChoice::Auto).then(|| format!("access={}", quoted(&self.access)))
     }
 
     /// Checks which values go together.
@@ -75,25 +66,6 @@ impl StrategyChoice {
                 "add access=\"mmap\", or take forebay_lab.strategy(\"lmdb\")",
             );
         }
-        if self.store.is_some() {
-            let other = if self.locate != Locate::Index {
-                Some(format!("locate={}", quoted(&self.locate)))
-            } else if self.access != AccessChoice::Auto {
-                Some(format!("access={}", quoted(&self.access)))
-            } else {
-                None
-            };
-            if let Some(other) = other {
-                return wrong(
-                    format!("Strategy(store=, {other}): {FROM_MEMORY}"),
-                    "leave one of the two out",
-                );
-            }
-        } else if self.on_lost != OnLost::Raise {
-            return wrong("Strategy(on_lost=\"source\") without store=".into(), "add store=\"auto\"");
-        } else if let Some((name, number)) = self.fetch_limit() {
-            return wrong(format!("Strategy({name}={number}) without store="), "add store=\"auto\"");
-        }
         if self.direct == Some(true) && self.access == AccessChoice::Mmap {
             return wrong(
                 "Strategy(access=\"mmap\", direct=True): a mapping always uses the page cache".into(),
@@ -102,27 +74,6 @@ impl StrategyChoice {
         }
         Ok(())
     }
-}
-
-/// Memory of a node for its share of an in-memory store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum StoreSize {
-    /// At most this many bytes.
-    Bytes(u64),
-    /// What the share needs, up to half of the free memory.
-    Measured(Auto),
-}
-
-/// What happens where the share of another node is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnLost {
-    /// An error that names the node and the step.
-    #[default]
-    Raise,
-    /// Its samples are read from the source.
-    Source,
 }
 
 /// The word of an option, with quotes.
@@ -138,33 +89,6 @@ pub enum Stagger {
     Groups(u32),
     /// The number that measures best.
     Measured(Auto),
-}
-
-/// A number, or the engine's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum AutoNumber {
-    /// This number.
-    Given(u64),
-    /// The engine's choice.
-    Chosen(Auto),
-}
-
-impl AutoNumber {
-    /// The number that the user gave.
-    #[must_use]
-    pub fn given(self) -> Option<u64> {
-        match self {
-            Self::Given(number) => Some(number),
-            Self::Chosen(Auto::Auto) => None,
-        }
-    }
-}
-
-impl Default for AutoNumber {
-    fn default() -> Self {
-        Self::Chosen(Auto::Auto)
-    }
 }
 
 /// The word `auto`.
@@ -187,11 +111,6 @@ mod tests {
             (json!({}), None),
             (json!({"locate": "cursor", "access": "mmap"}), None),
             (json!({"locate": "cursor"}), Some("through a mapping")),
-            (json!({"store": "auto", "access": "mmap"}), Some("Strategy(store=, access=\"mmap\")")),
-            (json!({"store": 1 << 20, "locate": "scan"}), Some("Strategy(store=, locate=\"scan\")")),
-            (json!({"on_lost": "source"}), Some("Strategy(on_lost=\"source\") without store=")),
-            (json!({"fetch_bytes": 4096}), Some("Strategy(fetch_bytes=4096) without store=")),
-            (json!({"fetch_bytes": 4096, "store": "auto"}), None),
             (json!({"direct": true, "access": "mmap"}), Some("a mapping always uses the page cache")),
         ] {
             let strategy: StrategyChoice = serde_json::from_value(parameters.clone()).unwrap();

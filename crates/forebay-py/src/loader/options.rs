@@ -55,8 +55,8 @@ pub(crate) fn check_option(
     check(&origin.to_string_lossy(), name, value, shown)
 }
 
-/// Raises where a parameter of an order, a strategy or a tier may not be what it is, and where
-/// parameters of a strategy do not go together.
+/// Raises where a parameter of an order, a strategy, a store or a tier may not be what it is, and
+/// where parameters of a strategy do not go together.
 #[pyfunction]
 #[pyo3(signature = (kind, prefix, values, shown = None))]
 pub(crate) fn check_parameters(

@@ -9,9 +9,9 @@ from typing import Any
 import forebay
 import forebay._job.world  # with the line above: otherwise the first loader of a rank pays for the import
 import forebay.loader
-import forebay_lab
 from forebay_lab.bench.baselines import Place, Step
 from forebay_lab.bench.facts import SCHEMA
+from forebay_lab.bench.strategies import loader_options
 
 
 class Rows:
@@ -53,7 +53,7 @@ class Engine:
             batch_size=place.batch_size,
             order=order,
             seed=place.seed,
-            strategy=forebay_lab.strategy(strategy),
+            **loader_options(strategy),
             expected_epochs=epochs,
             last_batch="fill",
             world=world,

@@ -1,11 +1,12 @@
 """Rows: what ``--strategies a,b@order,…`` asks for.
 
 A row is ``strategy@order``. A strategy is a preset of the engine, whatever
-``forebay.Loader(strategy=)`` takes, or a baseline, which has one order and no other. A comma also
-stands inside ``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part that
-begins with ``name=`` belongs to the one before it. ``ladder`` stands for the rows of the paper on
-LMDBIO, each of which removes one cost of the one before, with the default last. A row
-``strategy@order+NAME`` runs in the surroundings NAME (``surroundings``).
+``forebay.Loader(strategy=)`` takes, or a baseline, which has one order and no other. ``store``, or
+a parameter ``store=SIZE``, is the option of that name of the loader. A comma also stands inside
+``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part that begins with
+``name=`` belongs to the one before it. ``ladder`` stands for the rows of the paper on LMDBIO, each
+of which removes one cost of the one before, with the default last. A row ``strategy@order+NAME``
+runs in the surroundings NAME (``surroundings``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import forebay
 from forebay._core import OptionError, did_you_mean, option_error
@@ -32,6 +34,8 @@ _CURSORS = ("cursor", "handoff")
 _WALKS = ("sequential", "contiguous")
 """Orders that a cursor can take."""
 _DEFAULT_WALK = "sequential"
+
+_STORE = "store"
 
 LADDER = (
     "pylmdb-skipping",
@@ -62,20 +66,44 @@ class Row:
     @property
     def computes(self) -> bool:
         """Whether it computes where samples lie, which takes a recipe of the dataset."""
-        return self.baseline is None and locate_of(strategy_named(self.strategy)) == "provenance"
+        return self.baseline is None and locate_of(loader_options(self.strategy)["strategy"]) == "provenance"
 
     @property
     def crosses(self) -> bool:
         """Whether its nodes talk to each other: of cursors, an index, or turns."""
         if self.baseline is not None:
             return False
-        strategy = strategy_named(self.strategy)
+        strategy = loader_options(self.strategy)["strategy"]
         return locate_of(strategy) in ("handoff", "scan") or strategy.stagger is not None
 
     @property
     def name(self) -> str:
         """``strategy@order``, and ``+NAME`` of its surroundings."""
         return f"{self.strategy}@{self.order}" + (f"+{self.label}" if self.label else "")
+
+
+def loader_options(text: str) -> dict[str, Any]:
+    """Return the options of a loader that the strategy of a row stands for.
+
+    ``store``, or the parameter ``store=SIZE`` of any strategy, is the option ``store`` of the
+    loader; all else is its strategy.
+
+    Raises
+    ------
+    OptionError
+        If there is no such strategy, or a parameter is not valid.
+    """
+    name, _, details = text.partition(":")
+    store, kept = ("auto" if name == _STORE else None), []
+    for part in filter(None, details.split(",")):
+        key, _, value = part.partition("=")
+        if key == _STORE:
+            store = value
+        else:
+            kept.append(part)
+    name = "forebay" if name == _STORE else name
+    strategy = strategy_named(f"{name}:{','.join(kept)}" if kept else name)
+    return {"strategy": strategy, "store": store}
 
 
 def parse(
@@ -154,16 +182,18 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
             )
         return Row(strategy=strategy, order=baseline.order, baseline=baseline)
     name = strategy.partition(":")[0]
-    if name not in PRESETS:
+    presets = (*PRESETS, _STORE)
+    if name not in presets:
         raise option_error(
-            f"--strategies: unknown strategy {strategy!r}{did_you_mean(strategy, [*PRESETS, *baselines])}",
-            f"of the engine: {', '.join(PRESETS)}; other programs: {', '.join(sorted(baselines))}",
+            f"--strategies: unknown strategy {strategy!r}{did_you_mean(strategy, [*presets, *baselines])}",
+            f"of the engine: {', '.join(presets)}; other programs: {', '.join(sorted(baselines))}",
         )
     try:
-        found = strategy_named(strategy)
+        options = loader_options(strategy)
+        found = options["strategy"]
         if not asked:
             asked = _DEFAULT_WALK if _is_of_the_paper(name, found) and order not in _WALKS else order
-        resolve({"order": asked}, {})
+        resolve({"order": asked, "store": options["store"]}, {})
     except OptionError as error:
         raise option_error(f"--strategies: {strategy}: {error}") from error
     if locate_of(found) in _CURSORS and asked not in _WALKS:
