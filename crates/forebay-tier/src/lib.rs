@@ -46,7 +46,7 @@ pub use daemon::run_options::RunOptions;
 pub use error::TierError;
 pub use level::directory::TierDirectory;
 pub use level::directory_checks::check_sources;
-pub use level::health::{Action, Health, ReadMark};
+pub use level::health::{Health, LevelOperation, ReadMark};
 pub use level::slab_files::SlabFiles;
 pub use level::storage::LevelStorage;
 pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Replayed};

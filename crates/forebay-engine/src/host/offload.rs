@@ -26,14 +26,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A request of the work to the caller's own thread.
-enum Request {
+enum HostCall {
     Warn(String),
     Structure(PathBuf, OpenOptions),
 }
 
 struct State<T> {
-    requests: VecDeque<Request>,
-    /// Replies to [`Request::Structure`].
+    requests: VecDeque<HostCall>,
+    /// Replies to [`HostCall::Structure`].
     structures: VecDeque<Option<Vec<u8>>>,
     progress: Option<(String, u64, u64)>,
     /// Counts signs of progress.
@@ -82,7 +82,7 @@ impl<T: Send> Host for Relay<T> {
 
     fn find_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
-        state.requests.push_back(Request::Structure(path.to_owned(), options.clone()));
+        state.requests.push_back(HostCall::Structure(path.to_owned(), options.clone()));
         self.0.changed.notify_all();
         loop {
             if let Some(found) = state.structures.pop_front() {
@@ -96,7 +96,7 @@ impl<T: Send> Host for Relay<T> {
     }
 
     fn warn(&self, text: &str) {
-        self.0.lock().requests.push_back(Request::Warn(text.to_owned()));
+        self.0.lock().requests.push_back(HostCall::Warn(text.to_owned()));
         self.0.changed.notify_all();
     }
 }
@@ -173,11 +173,11 @@ fn wait<T>(exchange: &Exchange<T>, caller: &dyn Host, what: &str, limit_s: u64) 
         if let Some(request) = state.requests.pop_front() {
             drop(state);
             let structure = match request {
-                Request::Warn(text) => {
+                HostCall::Warn(text) => {
                     caller.warn(&text);
                     None
                 }
-                Request::Structure(path, options) => Some(caller.find_structure(&path, &options)),
+                HostCall::Structure(path, options) => Some(caller.find_structure(&path, &options)),
             };
             state = exchange.lock();
             if let Some(found) = structure {

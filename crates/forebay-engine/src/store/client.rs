@@ -23,7 +23,7 @@ use crate::config::options::Options;
 use crate::dataset::tier_sources::chunk_map;
 use crate::error::Error;
 use crate::host::Host;
-use crate::store::requests::{Failed, Request, Requests};
+use crate::store::requests::{Failed, QueuedRequest, Requests};
 use crate::store::server::STORE;
 use crate::store::setup::StorePlan;
 use crate::store::ucx::Fetchers;
@@ -188,7 +188,7 @@ impl Store {
             let request = |PeerRequest { node, pieces }| {
                 let peer = self.peers[node].unwrap_or(Peer(usize::MAX));
                 let pieces = pieces.iter().map(|piece| piece_of(&wants[piece.part], piece)).collect();
-                Request { node, peer, pieces }
+                QueuedRequest { node, peer, pieces }
             };
             self.requests.run(fetcher.active(), step, now.into_iter().map(request).collect(), stop)?;
             let is_later = |number: usize| later.binary_search(&number).is_ok();

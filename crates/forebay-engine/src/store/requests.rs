@@ -25,7 +25,7 @@ pub(crate) enum Failed {
 
 /// A request that is to be made.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct QueuedRequest {
     pub(super) node: usize,
     pub(super) peer: Peer,
     pub(super) pieces: Vec<Piece>,
@@ -50,10 +50,10 @@ impl Requests {
         &self,
         fetcher: &dyn Fetcher,
         step: u64,
-        requests: Vec<Request>,
+        requests: Vec<QueuedRequest>,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Failed> {
-        let mut queues: Vec<VecDeque<Request>> = Vec::new();
+        let mut queues: Vec<VecDeque<QueuedRequest>> = Vec::new();
         for request in requests {
             match queues.last_mut() {
                 Some(queue) if queue.back().is_some_and(|last| last.peer == request.peer) => {
@@ -67,7 +67,7 @@ impl Requests {
         loop {
             for queue in &mut queues {
                 while failed.is_none() && queue.front().is_some_and(|request| self.take(request.peer)) {
-                    let Some(Request { node, peer, pieces }) = queue.pop_front() else { break };
+                    let Some(QueuedRequest { node, peer, pieces }) = queue.pop_front() else { break };
                     match fetcher.fetch(peer, step, &pieces) {
                         Ok(ticket) => in_flight.push_back((node, ticket)),
                         Err(error) => {
@@ -116,7 +116,7 @@ impl Requests {
     }
 
     /// Waits a moment until one of the requests may be made.
-    fn wait_for_change<'r>(&self, mut requests: impl Iterator<Item = &'r Request>) {
+    fn wait_for_change<'r>(&self, mut requests: impl Iterator<Item = &'r QueuedRequest>) {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if !requests.any(|request| free.get(request.peer.0) != Some(&0)) {
             drop(self.changed.wait_timeout(free, CHECK_INTERVAL));
@@ -210,12 +210,12 @@ mod tests {
     }
 
     /// As many requests to each peer.
-    fn requests(counts: &[usize]) -> Vec<Request> {
+    fn requests(counts: &[usize]) -> Vec<QueuedRequest> {
         // SAFETY: the destination is empty.
         let into = unsafe { Destination::new(NonNull::dangling(), 0) };
         let pieces = || vec![Piece { offset: 0, into }];
         let of = |(at, count): (usize, &usize)| {
-            (0..*count).map(move |_| Request { node: at, peer: Peer(at), pieces: pieces() })
+            (0..*count).map(move |_| QueuedRequest { node: at, peer: Peer(at), pieces: pieces() })
         };
         counts.iter().enumerate().flat_map(of).collect()
     }

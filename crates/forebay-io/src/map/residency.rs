@@ -212,21 +212,21 @@ pub(crate) fn coarse_ms() -> u64 {
 /// Pages of a range that are in the page cache, by cachestat(2).
 fn count_cached(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> Option<u64> {
     #[repr(C)]
-    struct Range {
+    struct CachestatRange {
         offset: u64,
         length: u64,
     }
     #[repr(C)]
     #[derive(Default)]
-    struct Answer {
+    struct CachestatCounts {
         cache: u64,
         dirty: u64,
         writeback: u64,
         evicted: u64,
         recently_evicted: u64,
     }
-    let range = Range { offset, length };
-    let mut answer = Answer::default();
+    let range = CachestatRange { offset, length };
+    let mut answer = CachestatCounts::default();
     // SAFETY: both structures live through the call and have the layout of cachestat(2); on kernels
     // without it the call returns ENOSYS and touches nothing.
     let status = unsafe {

@@ -13,7 +13,7 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::file::read_at::ReadAt;
 use crate::file::span::{At, LevelId, LevelSet};
-use crate::read::retry::{Answer, Job, ReadCounters, Target, read_up_to};
+use crate::read::retry::{Completion, Job, ReadCounters, Target, read_up_to};
 
 /// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of
 /// the file in errors.
@@ -41,8 +41,8 @@ pub(crate) struct OneFile<'a> {
 }
 
 impl Target for OneFile<'_> {
-    fn request(&self, at: At, _left_out: LevelSet, _head: &mut [u8], into: &mut [u8]) -> Answer {
-        Answer { level: LevelId::SOURCE, asked: into.len(), result: self.file.pread(at.offset, into) }
+    fn request(&self, at: At, _left_out: LevelSet, _head: &mut [u8], into: &mut [u8]) -> Completion {
+        Completion { level: LevelId::SOURCE, asked: into.len(), result: self.file.pread(at.offset, into) }
     }
 
     fn copy_failed(&self, _level: LevelId, _at: At, _error: &io::Error) {}

@@ -62,8 +62,8 @@ pub struct CopyCounters {
     pub failures: u64,
 }
 
-/// The kernel's answer to one request.
-pub(crate) struct Answer {
+/// How one request ended.
+pub(crate) struct Completion {
     /// The level that was asked.
     pub(crate) level: LevelId,
     /// How many bytes it was asked for \[bytes\].
@@ -84,7 +84,7 @@ pub(crate) enum Retries {
 /// What a transfer reads: the files of a dataset, or one file.
 pub(crate) trait Target {
     /// Makes one request for bytes at `at`, of a level that is not in `left_out`.
-    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Answer;
+    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Completion;
     /// [`FileIo::copy_failed`].
     fn copy_failed(&self, level: LevelId, at: At, error: &io::Error);
     /// Opens a file again whose handle went stale.
@@ -96,15 +96,15 @@ pub(crate) trait Target {
 }
 
 impl<I: FileIo + ?Sized> Target for I {
-    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Answer {
+    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Completion {
         let length = head.len() + into.len();
         match self.span(at, length, left_out) {
-            Err(error) => Answer { level: LevelId::SOURCE, asked: length, result: Err(error) },
+            Err(error) => Completion { level: LevelId::SOURCE, asked: length, result: Err(error) },
             Ok(span) => {
                 let asked = span.length.min(length);
                 let split = head.len().min(asked);
                 let result = FileIo::pread(self, &span, &mut head[..split], &mut into[..asked - split]);
-                Answer { level: span.level, asked, result }
+                Completion { level: span.level, asked, result }
             }
         }
     }
@@ -227,18 +227,18 @@ impl Job {
         self.left_out
     }
 
-    /// Takes the answer to a request for [`Job::range`] at [`Job::at`].
+    /// Takes the completion of a request for [`Job::range`] at [`Job::at`].
     pub(crate) fn settle(
         &mut self,
         io: &(impl Target + ?Sized),
-        answer: Answer,
+        completion: Completion,
         counters: &mut ReadCounters,
     ) -> Next {
-        if let Some(number) = answer.level.copy_number() {
-            return self.settle_copy(io, answer, &mut counters.copies[number]);
+        if let Some(number) = completion.level.copy_number() {
+            return self.settle_copy(io, completion, &mut counters.copies[number]);
         }
         self.attempts = self.attempts.saturating_add(1);
-        let error = match answer.result {
+        let error = match completion.result {
             Ok(0) => return Next::Ended,
             Ok(count) => {
                 counters.reads += 1;
@@ -253,7 +253,7 @@ impl Job {
                     // Less than one aligned unit came: only the page cache can give the rest.
                     self.start.direct = false;
                 }
-                counters.retries += u64::from(count < answer.asked);
+                counters.retries += u64::from(count < completion.asked);
                 return Next::Again;
             }
             // A file that is opened when it is read could not be opened, and that will not pass.
@@ -302,12 +302,12 @@ impl Job {
         })
     }
 
-    /// Takes the answer of a copy: what is wrong with it is no error, as the levels below have the
-    /// same bytes.
+    /// Takes the completion of a request to a copy: what is wrong with it is no error, as the levels
+    /// below have the same bytes.
     fn settle_copy(
         &mut self,
         io: &(impl Target + ?Sized),
-        Answer { level, result, .. }: Answer,
+        Completion { level, result, .. }: Completion,
         counters: &mut CopyCounters,
     ) -> Next {
         let error = match result {
@@ -385,13 +385,13 @@ pub(crate) fn read_up_to(
     while !job.is_done() {
         let (from, end) = job.range();
         let left_out = job.left_out();
-        let answer = if from >= head.len() {
+        let completion = if from >= head.len() {
             io.request(job.at(), left_out, &mut [], &mut into[from - head.len()..end - head.len()])
         } else {
             let split = head.len().min(end);
             io.request(job.at(), left_out, &mut head[from..split], &mut into[..end - split])
         };
-        match job.settle(io, answer, counters) {
+        match job.settle(io, completion, counters) {
             Next::Done | Next::Again => {}
             Next::After(pause) => io.pause(pause),
             Next::Ended => break,

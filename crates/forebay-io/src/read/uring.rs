@@ -15,7 +15,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 
 use crate::error::ReadError;
 use crate::file::span::{LevelId, Span};
-use crate::read::retry::{Answer, Job, Next, ReadCounters};
+use crate::read::retry::{Completion, Job, Next, ReadCounters};
 use crate::read::syscalls::{Fault, FileIo, Transfer};
 
 /// An `io_uring` that one thread uses.
@@ -97,19 +97,19 @@ impl Ring {
             let mut pause: Option<Duration> = None;
             for (place, result) in answers.drain(..) {
                 under_way -= 1;
-                let nothing = |result| Answer { level: LevelId::SOURCE, asked: 0, result };
-                let answer = match mem::replace(&mut asked[place], Asked::End) {
+                let nothing = |result| Completion { level: LevelId::SOURCE, asked: 0, result };
+                let completion = match mem::replace(&mut asked[place], Asked::End) {
                     Asked::Read(span, begun) => {
                         let result =
                             usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
                         let bytes = result.as_ref().map_or(0, |bytes| *bytes);
                         io.answered(span.level, bytes, begun.elapsed() / together);
-                        Answer { level: span.level, asked: span.length, result }
+                        Completion { level: span.level, asked: span.length, result }
                     }
                     Asked::Nothing(error) => nothing(Err(error)),
                     Asked::End => nothing(Ok(0)),
                 };
-                match jobs[place].settle(io, answer, counters) {
+                match jobs[place].settle(io, completion, counters) {
                     Next::Done => {}
                     Next::Again => waiting.push(place),
                     Next::After(time) => {

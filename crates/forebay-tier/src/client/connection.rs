@@ -10,7 +10,7 @@ use forebay_host::{Packet, PacketSocket, Received, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::daemon::protocol::{Answer, LevelUsage, Request, from_memory};
+use crate::daemon::protocol::{LevelUsage, TierReply, TierRequest, from_memory};
 use crate::daemon::socket_path;
 use crate::error::{ENDED, TierError};
 use crate::source::identity::SourceKey;
@@ -115,7 +115,7 @@ impl TierConnection {
     pub(super) fn send(
         &self,
         attempt: &'static str,
-        request: &Request,
+        request: &TierRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), TierError> {
         let failed = |problem: &str| Err(TierError::Daemon { attempt, problem: problem.into() });
@@ -168,9 +168,9 @@ impl TierConnection {
     pub(crate) fn ask(
         &self,
         attempt: &'static str,
-        request: &Request,
+        request: &TierRequest,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(Answer, Vec<OwnedFd>), TierError> {
+    ) -> Result<(TierReply, Vec<OwnedFd>), TierError> {
         self.ask_within(Wait { within: ANSWER_WITHIN, is_closed: &NEVER }, attempt, request, fds)
     }
 
@@ -178,9 +178,9 @@ impl TierConnection {
         &self,
         wait: Wait<'_>,
         attempt: &'static str,
-        request: &Request,
+        request: &TierRequest,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(Answer, Vec<OwnedFd>), TierError> {
+    ) -> Result<(TierReply, Vec<OwnedFd>), TierError> {
         self.send(attempt, request, fds)?;
         let Some(packet) = self.receive(attempt, wait)? else {
             let problem = if wait.is_closed.load(Ordering::Relaxed) {
@@ -198,8 +198,8 @@ impl TierConnection {
     /// # Errors
     /// The daemon is gone.
     pub fn usage(&self) -> Result<(Vec<LevelUsage>, u32, u32), TierError> {
-        match self.ask("usage", &Request::Usage, &[])? {
-            (Answer::Usage { clients, pid }, fds) if fds.len() == 1 => {
+        match self.ask("usage", &TierRequest::Usage, &[])? {
+            (TierReply::Usage { clients, pid }, fds) if fds.len() == 1 => {
                 Ok((from_memory("usage", &fds[0])?, clients, pid))
             }
             (other, _) => Err(unexpected("usage", &other)),
@@ -212,7 +212,7 @@ impl TierConnection {
     /// The daemon is gone.
     pub fn clear_source(&self, directory: (u64, u64), path: &Path) -> Result<Option<u64>, TierError> {
         let below = Some(path.to_owned());
-        cleared(self.ask("clear", &Request::Clear { directory, below }, &[])?.0)
+        cleared(self.ask("clear", &TierRequest::Clear { directory, below }, &[])?.0)
     }
 
     /// Forgets copies that are wrong, on the level with this directory; `None` if it is no level of
@@ -230,7 +230,7 @@ impl TierConnection {
         let sources = sources.chunks(CHUNKS_AT_ONCE).map(|sources| (sources.to_vec(), Vec::new()));
         let files = files.chunks(CHUNKS_AT_ONCE).map(|files| (Vec::new(), files.to_vec()));
         for (sources, files) in sources.chain(files) {
-            let request = Request::Drop { directory, sources, files };
+            let request = TierRequest::Drop { directory, sources, files };
             let bytes = cleared(self.ask("drop copies", &request, &[])?.0)?;
             freed = freed.zip(bytes).map(|(one, other)| one + other);
         }
@@ -252,10 +252,10 @@ impl TierConnection {
     ) -> Result<Option<u64>, TierError> {
         let mut freed = 0;
         while go_on(freed) {
-            match self.ask("clear", &Request::Clear { directory, below: None }, &[])?.0 {
-                Answer::Cleared { is_level: false, .. } => return Ok(None),
-                Answer::Cleared { bytes: None, .. } => break,
-                Answer::Cleared { bytes: Some(bytes), .. } => freed += bytes,
+            match self.ask("clear", &TierRequest::Clear { directory, below: None }, &[])?.0 {
+                TierReply::Cleared { is_level: false, .. } => return Ok(None),
+                TierReply::Cleared { bytes: None, .. } => break,
+                TierReply::Cleared { bytes: Some(bytes), .. } => freed += bytes,
                 other => return Err(unexpected("clear", &other)),
             }
         }
@@ -267,16 +267,16 @@ impl TierConnection {
     /// # Errors
     /// The daemon is gone.
     pub fn stop(&self) -> Result<u32, TierError> {
-        match self.ask("stop", &Request::Stop, &[])?.0 {
-            Answer::Stopping { clients } => Ok(clients),
+        match self.ask("stop", &TierRequest::Stop, &[])?.0 {
+            TierReply::Stopping { clients } => Ok(clients),
             other => Err(unexpected("stop", &other)),
         }
     }
 }
 
-fn cleared(answer: Answer) -> Result<Option<u64>, TierError> {
+fn cleared(answer: TierReply) -> Result<Option<u64>, TierError> {
     match answer {
-        Answer::Cleared { is_level, bytes } => Ok(bytes.filter(|_| is_level)),
+        TierReply::Cleared { is_level, bytes } => Ok(bytes.filter(|_| is_level)),
         other => Err(unexpected("clear", &other)),
     }
 }
@@ -315,12 +315,12 @@ fn run_until(command: &[String], deadline: Instant, is_closed: &AtomicBool) -> R
 }
 
 /// What an answer says, and the descriptors beside it.
-pub(super) fn opened(attempt: &'static str, packet: Packet) -> Result<(Answer, Vec<OwnedFd>), TierError> {
+pub(super) fn opened(attempt: &'static str, packet: Packet) -> Result<(TierReply, Vec<OwnedFd>), TierError> {
     match serde_json::from_slice(&packet.bytes) {
-        Ok(Answer::Refused { tier, problem, .. }) if tier.is_empty() => {
+        Ok(TierReply::Refused { tier, problem, .. }) if tier.is_empty() => {
             Err(TierError::Daemon { attempt, problem })
         }
-        Ok(Answer::Refused { tier, problem, hint }) => Err(TierError::Tier { tier, problem, hint }),
+        Ok(TierReply::Refused { tier, problem, hint }) => Err(TierError::Tier { tier, problem, hint }),
         Ok(answer) => Ok((answer, packet.fds)),
         Err(error) => {
             Err(TierError::Protocol { attempt, expected: "an answer".into(), found: error.to_string() })
@@ -328,7 +328,7 @@ pub(super) fn opened(attempt: &'static str, packet: Packet) -> Result<(Answer, V
     }
 }
 
-pub(super) fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
+pub(super) fn unexpected(attempt: &'static str, answer: &TierReply) -> TierError {
     TierError::Protocol { attempt, expected: "its answer".into(), found: format!("{answer:?}") }
 }
 

@@ -26,7 +26,9 @@ use crate::client::connection::{
     ANSWER_WITHIN, CHUNKS_AT_ONCE, DaemonAddress, NEVER, TierConnection, Wait, opened, unexpected,
 };
 use crate::copy::offer::Copied;
-use crate::daemon::protocol::{Answer, AttachedLevel, CopiedMessage, DataSetId, Request, VERSION, to_memory};
+use crate::daemon::protocol::{
+    AttachedLevel, CopiedMessage, DataSetId, TierReply, TierRequest, VERSION, to_memory,
+};
 use crate::error::{ENDED, TierError};
 use crate::level::slab_files::SlabFiles;
 use crate::level::storage::LevelStorage;
@@ -192,7 +194,7 @@ impl TierClient {
         daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
         let pidfd = own_pidfd()?;
-        let request = Request::Join { version: VERSION, data_set };
+        let request = TierRequest::Join { version: VERSION, data_set };
         let joined = match attach_once(&NEVER, &request, &[pidfd.as_fd()], tiers.len(), &daemon) {
             Err(TierError::Daemon { problem, .. }) => {
                 tracing::info!(problem, "the tier daemon does not know the dataset");
@@ -245,8 +247,8 @@ impl TierClient {
     fn request(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> Request,
-    ) -> Result<Answer, TierError> {
+        request: impl Fn(DataSetId) -> TierRequest,
+    ) -> Result<TierReply, TierError> {
         let mut link = self.link();
         if link.connection.is_none() {
             if self.is_closed() || link.last_try.elapsed() < RESTART_EVERY {
@@ -271,8 +273,8 @@ impl TierClient {
     fn request_briefly(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> Request,
-    ) -> Result<Answer, TierError> {
+        request: impl Fn(DataSetId) -> TierRequest,
+    ) -> Result<TierReply, TierError> {
         let is_slow = self.is_slow.load(Ordering::Relaxed);
         let answer = self.ask_briefly(attempt, request, if is_slow { Duration::ZERO } else { BRIEFLY })?;
         self.is_slow.store(answer.is_none(), Ordering::Relaxed);
@@ -283,7 +285,7 @@ impl TierClient {
     fn ask_briefly(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> Request,
+        request: impl Fn(DataSetId) -> TierRequest,
         within: Duration,
     ) -> Result<Option<Packet>, TierError> {
         let Some(mut link) = self.link_within(within) else { return Ok(None) };
@@ -335,10 +337,10 @@ impl TierClient {
                 let levels = &self.attached().levels;
                 let number = |place: u8| levels.get(usize::from(place)).map_or(u8::MAX, |level| level.number);
                 let wanted = wanted.iter().map(|(chunk, place)| (chunk.0, number(*place))).collect();
-                Request::Place { data_set, wanted }
+                TierRequest::Place { data_set, wanted }
             })?;
             match answer {
-                Answer::Placed { slots } if slots.len() == wanted.len() => {
+                TierReply::Placed { slots } if slots.len() == wanted.len() => {
                     let attached = self.attached();
                     // A chunk may have a slot on a tier that is not of this client.
                     placed.extend(slots.into_iter().map(|slot| {
@@ -365,7 +367,7 @@ impl TierClient {
                     let at = SlotId { level: number, ..copied.at };
                     Some(CopiedMessage::from(&Copied { at, ..copied.clone() }))
                 });
-                Request::Publish { data_set, copied: numbered.collect() }
+                TierRequest::Publish { data_set, copied: numbered.collect() }
             })?;
         }
         Ok(())
@@ -378,9 +380,9 @@ impl TierClient {
     /// The daemon is gone.
     pub(crate) fn sums(&self, chunks: &[ChunkId]) -> Result<Vec<UnverifiedChunk>, TierError> {
         let chunks: Vec<u64> = chunks.iter().map(|chunk| chunk.0).collect();
-        let request = |data_set| Request::Sums { data_set, chunks: chunks.clone() };
+        let request = |data_set| TierRequest::Sums { data_set, chunks: chunks.clone() };
         match self.request_briefly("verify", request)? {
-            Answer::Sums { chunks } => {
+            TierReply::Sums { chunks } => {
                 let attached = self.attached();
                 let found = |(chunk, (number, slab, slot), sums)| {
                     let level = attached.place_of(number)? as u8;
@@ -398,7 +400,7 @@ impl TierClient {
     /// The daemon is gone.
     pub fn verified(&self, good: &[(ChunkId, Pieces)]) -> Result<(), TierError> {
         let good: Vec<(u64, u16)> = good.iter().map(|(chunk, pieces)| (chunk.0, pieces.0)).collect();
-        let request = |data_set| Request::Verified { data_set, good: good.clone() };
+        let request = |data_set| TierRequest::Verified { data_set, good: good.clone() };
         self.request_briefly("verify", request).map(|_| ())
     }
 
@@ -407,7 +409,7 @@ impl TierClient {
     /// # Errors
     /// The daemon is gone.
     pub fn source_differs(&self, source: usize) -> Result<(), TierError> {
-        let request = |data_set| Request::SourceDiffers { data_set, source };
+        let request = |data_set| TierRequest::SourceDiffers { data_set, source };
         self.request("drop copies", request).map(|_| ())
     }
 
@@ -432,7 +434,7 @@ impl TierClient {
         let attached = self.attached();
         for number in (0..u8::BITS as u8).filter(|place| failed & (1 << place) != 0) {
             let Some(level) = attached.number_of(number) else { continue };
-            let request = Request::LevelFailed { level };
+            let request = TierRequest::LevelFailed { level };
             let _ = link.exchange(|connection| connection.send("give a tier up", &request, &[]));
         }
     }
@@ -446,7 +448,7 @@ fn attach(
     daemon: &DaemonAddress,
 ) -> Result<(TierConnection, Attached, Vec<String>), TierError> {
     let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
-    let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
+    let request = TierRequest::Attach { version: VERSION, tiers: tiers.to_vec() };
     let passed = [pidfd.as_fd(), sources.as_fd()];
     let mut tries = 1;
     loop {
@@ -460,7 +462,7 @@ fn attach(
 /// Connects and attaches by this request, with `tiers` tiers.
 fn attach_once(
     is_closed: &AtomicBool,
-    request: &Request,
+    request: &TierRequest,
     passed: &[BorrowedFd<'_>],
     tiers: usize,
     daemon: &DaemonAddress,
@@ -468,7 +470,7 @@ fn attach_once(
     let connection = TierConnection::start_unless(is_closed, daemon)?;
     let wait = Wait { within: ANSWER_WITHIN, is_closed };
     let (answer, fds) = connection.ask_within(wait, "attach", request, passed)?;
-    let Answer::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };
+    let TierReply::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };
     let mut fds = fds.into_iter();
     let (Some(table), Some(claims)) = (fds.next(), fds.next()) else {
         return Err(TierError::Protocol {
@@ -543,7 +545,7 @@ mod tests {
             Self { client, daemon, _directory: directory }
         }
 
-        fn received(&self) -> Vec<Request> {
+        fn received(&self) -> Vec<TierRequest> {
             let packets = std::iter::from_fn(|| match self.daemon.try_receive().unwrap() {
                 Received::Packet(packet) => Some(serde_json::from_slice(&packet.bytes).unwrap()),
                 _ => None,
@@ -551,7 +553,7 @@ mod tests {
             packets.collect()
         }
 
-        fn answer(&self, answer: &Answer) {
+        fn answer(&self, answer: &TierReply) {
             let bytes = serde_json::to_vec(answer).unwrap();
             assert!(matches!(self.daemon.try_send(&bytes, b"", &[]), Ok(Sent::Yes)));
         }
@@ -564,7 +566,7 @@ mod tests {
         // Each failure is told once, and its answer is not waited for.
         client.level_failed(0);
         client.level_failed(0);
-        assert!(matches!(hanging.received()[..], [Request::LevelFailed { level: 0 }]));
+        assert!(matches!(hanging.received()[..], [TierRequest::LevelFailed { level: 0 }]));
         assert!(client.sums(&[ChunkId(1)]).is_err());
         // Nor is that of a writer.
         let held = client.link();
@@ -574,8 +576,8 @@ mod tests {
         drop(held);
         assert!(client.link().connection.is_some() && hanging.received().is_empty());
         // Two late answers come before the next one.
-        hanging.answer(&Answer::Done);
-        let answer = Answer::Sums { chunks: Vec::new() };
+        hanging.answer(&TierReply::Done);
+        let answer = TierReply::Sums { chunks: Vec::new() };
         (0..2).for_each(|_| hanging.answer(&answer));
         assert!(client.sums(&[ChunkId(1)]).is_ok_and(|chunks| chunks.is_empty()));
     }

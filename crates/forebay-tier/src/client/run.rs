@@ -16,7 +16,7 @@ use forebay_plan::options::TierSpec;
 use serde_json::Value;
 
 use crate::client::connection::{DaemonAddress, TierConnection, unexpected};
-use crate::daemon::protocol::{Answer, Request, RunAction, VERSION};
+use crate::daemon::protocol::{RunAction, TierReply, TierRequest, VERSION};
 use crate::daemon::run_options::RunOptions;
 use crate::daemon::socket_path;
 use crate::error::TierError;
@@ -204,19 +204,19 @@ impl Inner {
 }
 
 fn ask(opened: &Opened, action: RunAction) -> Result<Value, TierError> {
-    match opened.connection.ask("use a run", &Request::Run { run: opened.run, action }, &[])?.0 {
-        Answer::Run { facts } => Ok(facts),
-        Answer::Done => Ok(Value::Null),
+    match opened.connection.ask("use a run", &TierRequest::Run { run: opened.run, action }, &[])?.0 {
+        TierReply::Run { facts } => Ok(facts),
+        TierReply::Done => Ok(Value::Null),
         other => Err(unexpected("use a run", &other)),
     }
 }
 
 fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Result<Opened, TierError> {
     let connection = TierConnection::start(daemon)?;
-    let request = Request::OpenRun { version: VERSION, tiers: tiers.to_vec(), options: options.clone() };
+    let request = TierRequest::OpenRun { version: VERSION, tiers: tiers.to_vec(), options: options.clone() };
     let pidfd = own_pidfd()?;
     let (run, table, warnings) = match connection.ask("open a run", &request, &[pidfd.as_fd()])?.0 {
-        Answer::OpenedRun { run, table, warnings } => (run, table, warnings),
+        TierReply::OpenedRun { run, table, warnings } => (run, table, warnings),
         other => return Err(unexpected("open a run", &other)),
     };
     let opened = Opened { connection, run, table, warnings, ordered: Vec::new(), restarts: 0 };
@@ -245,8 +245,8 @@ fn open(daemon: &DaemonAddress, tiers: &[TierSpec], options: &RunOptions) -> Res
 /// The daemon does not answer.
 pub fn runs_usage() -> Result<Option<Vec<Value>>, TierError> {
     let Some(connection) = TierConnection::existing(socket_path()?.socket())? else { return Ok(None) };
-    match connection.ask("runs", &Request::Runs, &[])?.0 {
-        Answer::Runs { runs } => Ok(Some(runs)),
+    match connection.ask("runs", &TierRequest::Runs, &[])?.0 {
+        TierReply::Runs { runs } => Ok(Some(runs)),
         other => Err(unexpected("runs", &other)),
     }
 }

@@ -28,7 +28,7 @@ use forebay_types::CHUNK_BYTES;
 use crate::copy::flush::{DirtyParts, PART_BYTES};
 use crate::copy::offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher};
 use crate::error::TierError;
-use crate::level::health::{Action, Health};
+use crate::level::health::{Health, LevelOperation};
 use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
 use crate::table::LevelState;
@@ -330,7 +330,7 @@ impl Shared {
                     written.push((number, Copied { chunk, at, sums }));
                 }
                 Err(error) => {
-                    if self.health.failed(at.level, Action::Write, &error) {
+                    if self.health.failed(at.level, LevelOperation::Write, &error) {
                         self.publisher.level_failed(at.level);
                     }
                 }

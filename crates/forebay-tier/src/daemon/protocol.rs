@@ -31,7 +31,7 @@ pub struct DataSetId(pub u64);
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
-pub(crate) enum Request {
+pub(crate) enum TierRequest {
     /// Use a dataset. Descriptors: the client's pidfd, and sealed memory with its sources as JSON
     /// (`Vec<Source>`).
     Attach { version: u32, tiers: Vec<TierSpec> },
@@ -88,7 +88,7 @@ pub(crate) enum RunAction {
 /// What the daemon answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum TierReply {
     /// Descriptors: the table, the claims, and the slab directory of each level.
     Attached(Attachment),
     /// A slot for each chunk, where there is one.

@@ -18,7 +18,7 @@ use crate::copy::offer::Copied;
 use crate::daemon::cache::{Cache, Joined};
 use crate::daemon::level::LevelParts;
 use crate::daemon::protocol::{
-    Answer, AttachedLevel, Attachment, DataSetId, Request, RunAction, VERSION, from_memory, to_memory,
+    AttachedLevel, Attachment, DataSetId, RunAction, TierReply, TierRequest, VERSION, from_memory, to_memory,
 };
 use crate::daemon::run::Runs;
 use crate::error::TierError;
@@ -117,12 +117,12 @@ impl Service for Tiers {
                 self.answered(caller.client, request, packet.fds, &mut reply).unwrap_or_else(|error| {
                     let (hint, text) = (error.hint().unwrap_or_default().to_owned(), error.to_string());
                     match error {
-                        TierError::Tier { tier, problem, hint } => Answer::Refused { tier, problem, hint },
-                        _ => Answer::Refused { tier: String::new(), problem: text, hint },
+                        TierError::Tier { tier, problem, hint } => TierReply::Refused { tier, problem, hint },
+                        _ => TierReply::Refused { tier: String::new(), problem: text, hint },
                     }
                 })
             }
-            Err(error) => Answer::Refused {
+            Err(error) => TierReply::Refused {
                 tier: String::new(),
                 problem: format!("expected a request, found {error}"),
                 hint: String::new(),
@@ -160,20 +160,20 @@ impl Tiers {
     fn answered(
         &mut self,
         client: ClientId,
-        request: Request,
+        request: TierRequest,
         received: Vec<OwnedFd>,
         reply: &mut Reply,
-    ) -> Result<Answer, TierError> {
+    ) -> Result<TierReply, TierError> {
         let slot = |at: SlotId| (at.level, at.slab, at.slot);
         Ok(match request {
-            Request::Attach { version, tiers } => {
+            TierRequest::Attach { version, tiers } => {
                 let [pidfd, sources] = with(ATTACH, version, received, "a pidfd and memory")?;
                 let sources = from_memory(ATTACH, &sources)?;
                 let (numbers, warnings) = self.open_levels(&tiers)?;
                 let attached = self.cache().attach(sources, &numbers)?;
                 self.attached(client, &attached, warnings, pidfd, reply)?
             }
-            Request::Join { version, data_set } => {
+            TierRequest::Join { version, data_set } => {
                 let [pidfd] = with(ATTACH, version, received, "a pidfd")?;
                 let joined = self.cache().join(data_set).ok_or_else(|| TierError::Protocol {
                     attempt: ATTACH,
@@ -182,49 +182,49 @@ impl Tiers {
                 })?;
                 self.attached(client, &joined, Vec::new(), pidfd, reply)?
             }
-            Request::Place { data_set, wanted } => {
+            TierRequest::Place { data_set, wanted } => {
                 let wanted: Vec<_> =
                     wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
                 let placed = self.cache().place(data_set, &wanted);
-                Answer::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
+                TierReply::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
             }
-            Request::Publish { data_set, copied } => {
+            TierRequest::Publish { data_set, copied } => {
                 let copied: Vec<_> = copied.into_iter().map(Copied::from).collect();
                 self.cache().publish(data_set, &copied);
-                Answer::Done
+                TierReply::Done
             }
-            Request::Sums { data_set, chunks } => {
+            TierRequest::Sums { data_set, chunks } => {
                 let cache = self.cache();
                 let sums = |chunk| {
                     let (at, sums) = cache.sums(data_set, ChunkId(chunk))?;
                     Some((chunk, slot(at), sums))
                 };
-                Answer::Sums { chunks: chunks.into_iter().filter_map(sums).collect() }
+                TierReply::Sums { chunks: chunks.into_iter().filter_map(sums).collect() }
             }
-            Request::Verified { data_set, good } => {
+            TierRequest::Verified { data_set, good } => {
                 let mut cache = self.cache();
                 for (chunk, good) in good {
                     cache.verified(data_set, ChunkId(chunk), Pieces(good));
                 }
-                Answer::Done
+                TierReply::Done
             }
-            Request::SourceDiffers { data_set, source } => {
+            TierRequest::SourceDiffers { data_set, source } => {
                 self.cache().source_differs(data_set, source);
-                Answer::Done
+                TierReply::Done
             }
-            Request::LevelFailed { level } => {
+            TierRequest::LevelFailed { level } => {
                 self.cache().level_failed(level);
-                Answer::Done
+                TierReply::Done
             }
-            Request::OpenRun { version, tiers, options } => {
+            TierRequest::OpenRun { version, tiers, options } => {
                 let [pidfd] = with(OPEN_RUN, version, received, "a pidfd")?;
                 let (levels, warnings) = self.open_levels(&tiers)?;
                 let (run, table) = self.runs.open(&self.cache, &levels, options)?;
                 self.users.entry(client).or_default().runs.push(run);
                 reply.pidfd = Some(pidfd);
-                Answer::OpenedRun { run, table, warnings }
+                TierReply::OpenedRun { run, table, warnings }
             }
-            Request::Run { run, action } => {
+            TierRequest::Run { run, action } => {
                 if !self.users.get(&client).is_some_and(|user| user.runs.contains(&run)) {
                     let found = format!("run {run} of another one");
                     let expected = "a run of this client".into();
@@ -233,27 +233,27 @@ impl Tiers {
                 match action {
                     RunAction::Stage => self.runs.stage(run),
                     RunAction::Finish => self.runs.finish(run),
-                    RunAction::Progress => return Ok(Answer::Run { facts: self.runs.progress(run) }),
+                    RunAction::Progress => return Ok(TierReply::Run { facts: self.runs.progress(run) }),
                     RunAction::Summary => {
-                        return Ok(Answer::Run { facts: self.runs.summary(run, &self.cache()) });
+                        return Ok(TierReply::Run { facts: self.runs.summary(run, &self.cache()) });
                     }
                 }
-                Answer::Done
+                TierReply::Done
             }
-            Request::Runs => Answer::Runs { runs: self.runs.summaries(&self.cache()) },
-            Request::Usage => {
+            TierRequest::Runs => TierReply::Runs { runs: self.runs.summaries(&self.cache()) },
+            TierRequest::Usage => {
                 reply.fds.push(to_memory(&self.cache().usage())?);
-                Answer::Usage { clients: self.users.len() as u32, pid: std::process::id() }
+                TierReply::Usage { clients: self.users.len() as u32, pid: std::process::id() }
             }
-            Request::Clear { directory, below } => {
+            TierRequest::Clear { directory, below } => {
                 let level = self.levels.get(&directory).map(|level| level.number);
                 let bytes = level.and_then(|level| match below {
                     Some(path) => Some(self.cache().clear_source(level, &path)),
                     None => self.cache().clear_one(level),
                 });
-                Answer::Cleared { is_level: level.is_some(), bytes }
+                TierReply::Cleared { is_level: level.is_some(), bytes }
             }
-            Request::Drop { directory, sources, files } => {
+            TierRequest::Drop { directory, sources, files } => {
                 let level = self.levels.get(&directory).map(|level| level.number);
                 let bytes = level.map(|level| {
                     let mut cache = self.cache();
@@ -262,11 +262,11 @@ impl Tiers {
                     }
                     cache.drop_files(level, &files)
                 });
-                Answer::Cleared { is_level: level.is_some(), bytes }
+                TierReply::Cleared { is_level: level.is_some(), bytes }
             }
-            Request::Stop => {
+            TierRequest::Stop => {
                 self.is_stopped = !self.cache().is_used() && !self.runs.is_used();
-                Answer::Stopping { clients: self.users.len() as u32 }
+                TierReply::Stopping { clients: self.users.len() as u32 }
             }
         })
     }
@@ -279,7 +279,7 @@ impl Tiers {
         warnings: Vec<String>,
         pidfd: OwnedFd,
         reply: &mut Reply,
-    ) -> Result<Answer, TierError> {
+    ) -> Result<TierReply, TierError> {
         self.users.entry(client).or_default().data_sets.push(attached.data_set);
         reply.pidfd = Some(pidfd);
         let cache = self.cache();
@@ -300,7 +300,7 @@ impl Tiers {
                 is_memory: cache.level_parts(*level).storage.is_memory(),
             });
         }
-        Ok(Answer::Attached(Attachment {
+        Ok(TierReply::Attached(Attachment {
             data_set: attached.data_set,
             chunks: data_set.chunks(),
             levels,

@@ -39,7 +39,7 @@ const MARKS: usize = 32;
 
 /// What was attempted when a level failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LevelOperation {
     /// A copy was to be read.
     Read,
     /// A copy was to be written.
@@ -48,7 +48,7 @@ pub enum Action {
     Allocate,
 }
 
-impl Action {
+impl LevelOperation {
     fn verb(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -159,12 +159,12 @@ impl Health {
     }
 
     /// Records that a level failed; returns whether it is left out, now or since before.
-    pub fn failed(&self, level: u8, action: Action, error: &io::Error) -> bool {
+    pub fn failed(&self, level: u8, operation: LevelOperation, error: &io::Error) -> bool {
         let Some(level) = self.levels.get(usize::from(level)) else { return true };
-        match effect(action, error) {
+        match effect(operation, error) {
             None => {}
             Some(LevelState::Out) => {
-                self.leave_out(level, format_args!("{}: {}", action.verb(), cause(error)));
+                self.leave_out(level, format_args!("{}: {}", operation.verb(), cause(error)));
             }
             Some(state) => {
                 level.state.fetch_max(state as u8, Ordering::Relaxed);
@@ -251,15 +251,14 @@ impl Drop for ReadMark<'_> {
 }
 
 /// What a failure makes of a level; `None`: it is no fault of the level.
-fn effect(action: Action, error: &io::Error) -> Option<LevelState> {
-    match (error.raw_os_error(), action) {
+fn effect(operation: LevelOperation, error: &io::Error) -> Option<LevelState> {
+    match (error.raw_os_error(), operation) {
         // The process lacks memory, descriptors or time.
         (Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE), _) => None,
         // EFBIG is RLIMIT_FSIZE of the process. Space is reserved before it is written, so ENOSPC
         // of a write means that the level does not keep what it reserves.
-        (Some(libc::ENOSPC | libc::EDQUOT), Action::Allocate) | (Some(libc::EROFS | libc::EFBIG), _) => {
-            Some(LevelState::Full)
-        }
+        (Some(libc::ENOSPC | libc::EDQUOT), LevelOperation::Allocate)
+        | (Some(libc::EROFS | libc::EFBIG), _) => Some(LevelState::Full),
         _ => Some(LevelState::Out),
     }
 }
@@ -364,7 +363,7 @@ mod tests {
 
     #[test]
     fn an_error_leaves_a_level_out_and_a_lack_of_space_only_closes_it() {
-        use Action::{Allocate, Read, Write};
+        use LevelOperation::{Allocate, Read, Write};
         let table = [
             (Allocate, libc::ENOSPC, LevelState::Full),
             (Allocate, libc::EDQUOT, LevelState::Full),
@@ -380,13 +379,17 @@ mod tests {
             (Read, libc::EMFILE, LevelState::Open),
             (Write, libc::ENOMEM, LevelState::Open),
         ];
-        for (action, number, state) in table {
+        for (operation, number, state) in table {
             let health = health();
             for _ in 0..3 {
-                assert_eq!(health.failed(1, action, &error(number)), state == LevelState::Out);
-                assert!(health.failed(7, action, &error(number)));
+                assert_eq!(health.failed(1, operation, &error(number)), state == LevelState::Out);
+                assert!(health.failed(7, operation, &error(number)));
             }
-            assert_eq!((health.state(1), health.state(0)), (state, LevelState::Open), "{action:?} {number}");
+            assert_eq!(
+                (health.state(1), health.state(0)),
+                (state, LevelState::Open),
+                "{operation:?} {number}"
+            );
             let warnings = health.take_warnings();
             assert_eq!(warnings.len(), usize::from(state == LevelState::Out), "{warnings:?}");
             assert!(
@@ -399,10 +402,10 @@ mod tests {
     #[test]
     fn a_level_that_is_out_stays_so() {
         let health = health();
-        health.failed(0, Action::Read, &error(libc::EIO));
-        health.failed(0, Action::Allocate, &error(libc::ENOSPC));
+        health.failed(0, LevelOperation::Read, &error(libc::EIO));
+        health.failed(0, LevelOperation::Allocate, &error(libc::ENOSPC));
         assert_eq!(health.state(0), LevelState::Out);
-        health.failed(0, Action::Write, &error(libc::EIO));
+        health.failed(0, LevelOperation::Write, &error(libc::EIO));
         assert_eq!(health.take_warnings().len(), 1);
     }
 
@@ -471,10 +474,11 @@ mod tests {
     }
 
     /// Any request and its outcome.
-    fn any_event() -> impl Strategy<Value = (Option<u8>, u64, u64, Option<(Action, i32)>)> {
-        let action = prop::sample::select(vec![Action::Read, Action::Write, Action::Allocate]);
+    fn any_event() -> impl Strategy<Value = (Option<u8>, u64, u64, Option<(LevelOperation, i32)>)> {
+        let operation =
+            prop::sample::select(vec![LevelOperation::Read, LevelOperation::Write, LevelOperation::Allocate]);
         let number = prop::sample::select(vec![libc::ENOSPC, libc::EROFS, libc::EINTR, libc::EIO]);
-        let failure = prop::option::weighted(0.02, (action, number));
+        let failure = prop::option::weighted(0.02, (operation, number));
         (prop::option::of(0..3_u8), any::<u64>(), any::<u64>(), failure)
     }
 
@@ -485,8 +489,8 @@ mod tests {
             let (mut before, mut warnings) = ([LevelState::Open; 2], Vec::new());
             for (level, bytes, took_ns, failure) in events {
                 health.read(level, bytes, Duration::from_nanos(took_ns));
-                if let Some((action, number)) = failure {
-                    health.failed(level.unwrap_or(0), action, &error(number));
+                if let Some((operation, number)) = failure {
+                    health.failed(level.unwrap_or(0), operation, &error(number));
                 }
                 let now = [health.state(0), health.state(1)];
                 prop_assert!(now.iter().zip(before).all(|(now, before)| *now as u8 >= before as u8));

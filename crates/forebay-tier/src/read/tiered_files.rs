@@ -14,7 +14,7 @@ use crate::copy::buffers::CopyBuffers;
 use crate::copy::offer::{Copied, Publisher};
 use crate::copy::writer::Writer;
 use crate::error::TierError;
-use crate::level::health::{Action, Health};
+use crate::level::health::{Health, LevelOperation};
 use crate::level::memory::SlabMaps;
 use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
@@ -209,7 +209,8 @@ impl TieredFiles {
         let mut is_any = false;
         for (place, _) in lost {
             is_any = true;
-            if self.health.failed(place as u8, Action::Read, &io::Error::from_raw_os_error(libc::EIO)) {
+            if self.health.failed(place as u8, LevelOperation::Read, &io::Error::from_raw_os_error(libc::EIO))
+            {
                 self.client.level_failed(place as u8);
             }
         }
@@ -326,7 +327,7 @@ impl FileIo for TieredFiles {
 
     fn copy_failed(&self, level: LevelId, _: At, error: &io::Error) {
         let Some(place) = level.copy_number() else { return };
-        if self.health.failed(place as u8, Action::Read, error) {
+        if self.health.failed(place as u8, LevelOperation::Read, error) {
             self.client.level_failed(place as u8);
         }
     }

@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 
 use crate::client::fetcher::{Peer, Piece, Ticket};
-use crate::client::receiver::{Failure, Received, Receiver, Request};
+use crate::client::receiver::{Failure, PendingRequest, Received, Receiver};
 use crate::client::turns::{Look, Turns};
 use crate::error::TransportError;
 use crate::message::request::{Checker, Entry, MAX_COUNT, put};
@@ -61,7 +61,7 @@ struct State {
     phase: Phase,
     /// Bytes of requests that the socket has not taken yet.
     unsent: VecDeque<u8>,
-    in_flight: VecDeque<Arc<Request>>,
+    in_flight: VecDeque<Arc<PendingRequest>>,
     issued: u64,
     completed: u64,
 }
@@ -338,7 +338,7 @@ impl State {
         put(&mut encoded, step, pieces.iter().map(entry));
         self.unsent.extend(encoded);
         let destinations = pieces.iter().map(|piece| piece.into).filter(|into| into.len() > 0).collect();
-        self.in_flight.push_back(Arc::new(Request { step, destinations, bytes }));
+        self.in_flight.push_back(Arc::new(PendingRequest { step, destinations, bytes }));
         let number = self.issued;
         self.issued += 1;
         // An error of the socket is found again, with its cause, by who waits.

@@ -19,7 +19,7 @@ const RECEIVE_BYTES: usize = 512 << 10;
 
 /// A request whose answer has not arrived.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct PendingRequest {
     pub(crate) step: u64,
     pub(crate) destinations: Vec<Destination>,
     pub(crate) bytes: u64,
@@ -76,7 +76,11 @@ impl Receiver {
     }
 
     /// Receives what is there of the answer to `request`.
-    pub(crate) fn step(&mut self, socket: BorrowedFd<'_>, request: &Request) -> Result<Received, Failure> {
+    pub(crate) fn step(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        request: &PendingRequest,
+    ) -> Result<Received, Failure> {
         self.plan(request);
         // SAFETY: header and checksum are fields of `self`, which no reference reaches during the
         // call. The destinations are claimed until the request is answered or has failed
@@ -102,13 +106,13 @@ impl Receiver {
     }
 
     /// Bytes that are missing of the answer to `request`.
-    pub(crate) fn missing(&self, request: &Request) -> u64 {
+    pub(crate) fn missing(&self, request: &PendingRequest) -> u64 {
         let rest = HEADER_BYTES - self.header_have + self.trailer_bytes - self.trailer_have;
         request.bytes - self.payload_have + rest as u64
     }
 
     /// Lists the memory that is received into next.
-    fn plan(&mut self, request: &Request) {
+    fn plan(&mut self, request: &PendingRequest) {
         self.parts.clear();
         let header = &mut self.header[self.header_have..];
         self.parts.push(Part::at(header.as_mut_ptr(), header.len()));
@@ -129,7 +133,7 @@ impl Receiver {
     }
 
     /// Accounts for `bytes` that were received into the parts.
-    fn advance(&mut self, mut bytes: usize, request: &Request) -> Result<(), Failure> {
+    fn advance(&mut self, mut bytes: usize, request: &PendingRequest) -> Result<(), Failure> {
         if self.header_have < HEADER_BYTES {
             let header = bytes.min(HEADER_BYTES - self.header_have);
             self.header_have += header;
@@ -161,7 +165,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn check_header(&self, request: &Request) -> Result<(), Failure> {
+    fn check_header(&self, request: &PendingRequest) -> Result<(), Failure> {
         let header = Header::parse(&self.header)
             .map_err(|status| Failure::Protocol(format!("unknown status {status}")))?;
         let bytes = header.outcome.map_err(Failure::Refused)?;

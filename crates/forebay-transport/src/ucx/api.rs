@@ -17,19 +17,19 @@ pub(super) const LIBRARY: &str = "libucp.so.0";
 /// The version of the API that is asked for. A library of a higher minor version provides it.
 const API: (c_uint, c_uint) = (1, 14);
 
-pub(super) type Context = *mut c_void;
-pub(super) type Worker = *mut c_void;
-pub(super) type Endpoint = *mut c_void;
-pub(super) type Memory = *mut c_void;
-pub(super) type RemoteKey = *mut c_void;
+pub(super) type UcpContext = *mut c_void;
+pub(super) type UcpWorker = *mut c_void;
+pub(super) type UcpEndpoint = *mut c_void;
+pub(super) type UcpMemory = *mut c_void;
+pub(super) type UcpRemoteKey = *mut c_void;
 /// A request, a negative status, or null for what is complete.
-pub(super) type Request = *mut c_void;
+pub(super) type UcpRequest = *mut c_void;
 /// An enumeration of one byte: it is packed in `ucs/type/status.h`.
-pub(super) type Status = i8;
+pub(super) type UcsStatus = i8;
 
-pub(super) const OK: Status = 0;
-pub(super) const IN_PROGRESS: Status = 1;
-pub(super) const BUSY: Status = -15;
+pub(super) const OK: UcsStatus = 0;
+pub(super) const IN_PROGRESS: UcsStatus = 1;
+pub(super) const BUSY: UcsStatus = -15;
 /// The lowest status of an error.
 const LAST_ERROR: isize = -100;
 
@@ -80,7 +80,7 @@ impl WorkerParams {
 }
 
 /// Called from `ucp_worker_progress` when an endpoint has failed.
-unsafe extern "C" fn store_failure(failure: *mut c_void, _endpoint: Endpoint, status: Status) {
+unsafe extern "C" fn store_failure(failure: *mut c_void, _endpoint: UcpEndpoint, status: UcsStatus) {
     // SAFETY: the argument is the `failure` of `EndpointParams::to`, which stays until the endpoint
     // is closed.
     unsafe { &*failure.cast::<AtomicI8>() }.store(status, Ordering::Relaxed);
@@ -91,7 +91,7 @@ pub(super) struct EndpointParams {
     field_mask: u64,
     address: *const c_void,
     error_mode: c_int,
-    handler: unsafe extern "C" fn(*mut c_void, Endpoint, Status),
+    handler: unsafe extern "C" fn(*mut c_void, UcpEndpoint, UcsStatus),
     handler_argument: *const c_void,
     others: [u64; 8],
 }
@@ -200,28 +200,28 @@ macro_rules! functions {
 
 functions! {
     ucp_get_version: fn(*mut c_uint, *mut c_uint, *mut c_uint);
-    ucp_init_version: fn(c_uint, c_uint, *const Params, *const c_void, *mut Context) -> Status;
-    ucp_cleanup: fn(Context);
-    ucp_worker_create: fn(Context, *const WorkerParams, *mut Worker) -> Status;
-    ucp_worker_destroy: fn(Worker);
-    ucp_worker_get_address: fn(Worker, *mut *mut c_void, *mut usize) -> Status;
-    ucp_worker_release_address: fn(Worker, *mut c_void);
-    ucp_worker_progress: fn(Worker) -> c_uint;
-    ucp_worker_get_efd: fn(Worker, *mut c_int) -> Status;
-    ucp_worker_arm: fn(Worker) -> Status;
-    ucp_ep_create: fn(Worker, *const EndpointParams, *mut Endpoint) -> Status;
-    ucp_ep_close_nbx: fn(Endpoint, *const RequestParam) -> Request;
-    ucp_ep_query: fn(Endpoint, *mut EndpointAttributes) -> Status;
-    ucp_ep_rkey_unpack: fn(Endpoint, *const c_void, *mut RemoteKey) -> Status;
-    ucp_rkey_destroy: fn(RemoteKey);
-    ucp_mem_map: fn(Context, *const MapParams, *mut Memory) -> Status;
-    ucp_mem_unmap: fn(Context, Memory) -> Status;
-    ucp_rkey_pack: fn(Context, Memory, *mut *mut c_void, *mut usize) -> Status;
+    ucp_init_version: fn(c_uint, c_uint, *const Params, *const c_void, *mut UcpContext) -> UcsStatus;
+    ucp_cleanup: fn(UcpContext);
+    ucp_worker_create: fn(UcpContext, *const WorkerParams, *mut UcpWorker) -> UcsStatus;
+    ucp_worker_destroy: fn(UcpWorker);
+    ucp_worker_get_address: fn(UcpWorker, *mut *mut c_void, *mut usize) -> UcsStatus;
+    ucp_worker_release_address: fn(UcpWorker, *mut c_void);
+    ucp_worker_progress: fn(UcpWorker) -> c_uint;
+    ucp_worker_get_efd: fn(UcpWorker, *mut c_int) -> UcsStatus;
+    ucp_worker_arm: fn(UcpWorker) -> UcsStatus;
+    ucp_ep_create: fn(UcpWorker, *const EndpointParams, *mut UcpEndpoint) -> UcsStatus;
+    ucp_ep_close_nbx: fn(UcpEndpoint, *const RequestParam) -> UcpRequest;
+    ucp_ep_query: fn(UcpEndpoint, *mut EndpointAttributes) -> UcsStatus;
+    ucp_ep_rkey_unpack: fn(UcpEndpoint, *const c_void, *mut UcpRemoteKey) -> UcsStatus;
+    ucp_rkey_destroy: fn(UcpRemoteKey);
+    ucp_mem_map: fn(UcpContext, *const MapParams, *mut UcpMemory) -> UcsStatus;
+    ucp_mem_unmap: fn(UcpContext, UcpMemory) -> UcsStatus;
+    ucp_rkey_pack: fn(UcpContext, UcpMemory, *mut *mut c_void, *mut usize) -> UcsStatus;
     ucp_rkey_buffer_release: fn(*mut c_void);
-    ucp_get_nbx: fn(Endpoint, *mut c_void, usize, u64, RemoteKey, *const RequestParam) -> Request;
-    ucp_request_check_status: fn(Request) -> Status;
-    ucp_request_free: fn(Request);
-    ucs_status_string: fn(Status) -> *const c_char;
+    ucp_get_nbx: fn(UcpEndpoint, *mut c_void, usize, u64, UcpRemoteKey, *const RequestParam) -> UcpRequest;
+    ucp_request_check_status: fn(UcpRequest) -> UcsStatus;
+    ucp_request_free: fn(UcpRequest);
+    ucs_status_string: fn(UcsStatus) -> *const c_char;
 }
 
 impl std::fmt::Debug for Api {
@@ -250,7 +250,7 @@ impl Api {
     }
 
     /// An error if the status is one.
-    pub(super) fn check(&self, what: &str, status: Status) -> Result<(), String> {
+    pub(super) fn check(&self, what: &str, status: UcsStatus) -> Result<(), String> {
         if status >= OK {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Api {
     }
 
     /// Names of the transports of an endpoint.
-    pub(super) fn transports(&self, endpoint: Endpoint) -> Result<Vec<String>, String> {
+    pub(super) fn transports(&self, endpoint: UcpEndpoint) -> Result<Vec<String>, String> {
         let none = TransportEntry { transport: std::ptr::null(), device: std::ptr::null() };
         let mut entries = [none; 64];
         let mut attributes = EndpointAttributes {
@@ -288,9 +288,9 @@ impl Api {
 }
 
 /// The status of what a call has returned: a request is in progress.
-pub(super) fn status_of(request: Request) -> Status {
+pub(super) fn status_of(request: UcpRequest) -> UcsStatus {
     let number = request as isize;
-    if (LAST_ERROR..=0).contains(&number) { number as Status } else { IN_PROGRESS }
+    if (LAST_ERROR..=0).contains(&number) { number as UcsStatus } else { IN_PROGRESS }
 }
 
 /// Whether a library of this version can be used.
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_returned_pointer_is_a_status_or_a_request() {
         assert_eq!(status_of(std::ptr::null_mut()), OK);
-        assert_eq!(status_of(-15_isize as Request), BUSY);
-        assert_eq!(status_of(-101_isize as Request), IN_PROGRESS);
-        assert_eq!(status_of(0x7000_0000_0000_usize as Request), IN_PROGRESS);
+        assert_eq!(status_of(-15_isize as UcpRequest), BUSY);
+        assert_eq!(status_of(-101_isize as UcpRequest), IN_PROGRESS);
+        assert_eq!(status_of(0x7000_0000_0000_usize as UcpRequest), IN_PROGRESS);
     }
 }

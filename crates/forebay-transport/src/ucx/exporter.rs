@@ -82,7 +82,7 @@ impl Drop for UcxExporter {
 
 /// What the thread owns; `memory` is unmapped before the worker is destroyed.
 struct Exported {
-    memory: api::Memory,
+    memory: api::UcpMemory,
     worker: Worker,
     _share: Arc<dyn Share>,
 }

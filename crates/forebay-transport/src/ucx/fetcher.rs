@@ -18,7 +18,7 @@ use crate::client::fetcher::{Fetcher, Peer, Piece, Ticket};
 use crate::error::TransportError;
 use crate::message::request::{Checker, Entry, MAX_COUNT};
 use crate::ucx::Ucx;
-use crate::ucx::api::{self, EndpointParams, Request, RequestParam, status_of};
+use crate::ucx::api::{self, EndpointParams, RequestParam, UcpRequest, status_of};
 use crate::ucx::card::Card;
 use crate::ucx::worker::Worker;
 
@@ -59,8 +59,8 @@ unsafe impl Send for State {}
 struct Link {
     name: String,
     card: Card,
-    endpoint: api::Endpoint,
-    key: api::RemoteKey,
+    endpoint: api::UcpEndpoint,
+    key: api::UcpRemoteKey,
     generation: u64,
     failure: Option<TransportError>,
     /// Status with which the endpoint has failed; UCX writes it.
@@ -70,7 +70,7 @@ struct Link {
 struct InFlight {
     peer: usize,
     /// Those that are not known to be complete.
-    requests: Vec<Request>,
+    requests: Vec<UcpRequest>,
     failure: Option<String>,
 }
 

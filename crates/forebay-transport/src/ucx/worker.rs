@@ -3,14 +3,14 @@
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-use crate::ucx::api::{self, Api, Params, Request, WorkerParams, status_of};
+use crate::ucx::api::{self, Api, Params, UcpRequest, WorkerParams, status_of};
 
 /// Used by one thread at a time; destroyed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) api: Arc<Api>,
-    pub(super) context: api::Context,
-    pub(super) handle: api::Worker,
+    pub(super) context: api::UcpContext,
+    pub(super) handle: api::UcpWorker,
 }
 
 impl Worker {
@@ -41,7 +41,7 @@ impl Worker {
     ///
     /// # Safety
     /// It must not have been freed.
-    pub(super) unsafe fn finish(&self, request: Request) -> api::Status {
+    pub(super) unsafe fn finish(&self, request: UcpRequest) -> api::UcsStatus {
         let status = status_of(request);
         if status != api::IN_PROGRESS {
             return status; // no request, but its outcome

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::store::daemon::error::StoreDaemonError;
 use crate::store::daemon::messages::{
-    Action, Answer, DataSet, Request, VERSION, check_share, chunks_to_memory,
+    DataSet, StoreAction, StoreReply, StoreRequest, VERSION, check_share, chunks_to_memory,
 };
 use crate::store::daemon::{ANSWER_WITHIN, FREE_WITHIN, socket_path};
 
@@ -71,9 +71,9 @@ impl StoreConnection {
     ) -> Result<(Option<Found>, u64), StoreDaemonError> {
         let attempt = "find a share";
         let pidfd = own_pidfd().map_err(StoreDaemonError::host(attempt))?;
-        let action = Action::Find { data_set: data_set.clone() };
+        let action = StoreAction::Find { data_set: data_set.clone() };
         let (answer, fds) = self.ask(attempt, &action, &[pidfd.as_fd()], ANSWER_WITHIN, stop)?;
-        let Answer::Found { is_kept, is_shared, unused_bytes } = answer else {
+        let StoreReply::Found { is_kept, is_shared, unused_bytes } = answer else {
             return Err(unexpected(attempt, &answer));
         };
         if !is_kept {
@@ -102,10 +102,10 @@ impl StoreConnection {
     ) -> Result<Option<u64>, StoreDaemonError> {
         let attempt = "keep a share";
         let list = chunks_to_memory(chunks).map_err(StoreDaemonError::host(attempt))?;
-        let action = Action::Keep { data_set: data_set.clone(), node, nodes };
+        let action = StoreAction::Keep { data_set: data_set.clone(), node, nodes };
         match self.ask(attempt, &action, &[memory, list.as_fd()], freeing(frees_bytes), stop)?.0 {
-            Answer::Kept { is_kept: true, .. } => Ok(None),
-            Answer::Kept { room_bytes, .. } => Ok(Some(room_bytes)),
+            StoreReply::Kept { is_kept: true, .. } => Ok(None),
+            StoreReply::Kept { room_bytes, .. } => Ok(Some(room_bytes)),
             other => Err(unexpected(attempt, &other)),
         }
     }
@@ -117,23 +117,23 @@ impl StoreConnection {
         unused_bytes: u64,
         stop: Stop<'_>,
     ) -> Result<u64, StoreDaemonError> {
-        self.freed("make room", &Action::MakeRoom { bytes }, unused_bytes, stop)
+        self.freed("make room", &StoreAction::MakeRoom { bytes }, unused_bytes, stop)
     }
 
     /// Drops the share that was found, unless others use it; returns what is freed \[bytes\].
     pub(crate) fn drop_share(&self, bytes: u64, stop: Stop<'_>) -> Result<u64, StoreDaemonError> {
-        self.freed("drop a share", &Action::Release { drops: true }, bytes, stop)
+        self.freed("drop a share", &StoreAction::Release { drops: true }, bytes, stop)
     }
 
     fn freed(
         &self,
         attempt: &'static str,
-        action: &Action,
+        action: &StoreAction,
         bytes: u64,
         stop: Stop<'_>,
     ) -> Result<u64, StoreDaemonError> {
         match self.ask(attempt, action, &[], freeing(bytes), stop)?.0 {
-            Answer::Freed { bytes } => Ok(bytes),
+            StoreReply::Freed { bytes } => Ok(bytes),
             other => Err(unexpected(attempt, &other)),
         }
     }
@@ -142,11 +142,11 @@ impl StoreConnection {
     fn ask(
         &self,
         attempt: &'static str,
-        action: &Action,
+        action: &StoreAction,
         fds: &[BorrowedFd<'_>],
         within: Duration,
         stop: Stop<'_>,
-    ) -> Result<(Answer, Vec<OwnedFd>), StoreDaemonError> {
+    ) -> Result<(StoreReply, Vec<OwnedFd>), StoreDaemonError> {
         let failed = StoreDaemonError::host(attempt);
         let begun = Instant::now();
         let late = StoreDaemonError::Late { attempt, pid: self.socket.peer_pid(), seconds: within.as_secs() };
@@ -165,7 +165,9 @@ impl StoreConnection {
                             found: format!("{error} in {:?}", beginning(&packet.bytes)),
                         })?;
                     return match answer {
-                        Answer::Refused { problem } => Err(StoreDaemonError::Refused { attempt, problem }),
+                        StoreReply::Refused { problem } => {
+                            Err(StoreDaemonError::Refused { attempt, problem })
+                        }
                         answer => Ok((answer, packet.fds)),
                     };
                 }
@@ -188,7 +190,7 @@ impl Drop for StoreConnection {
     fn drop(&mut self) {
         // A forked child may hold the socket open.
         if !fork::in_forked_child(self.generation) {
-            let _ = self.socket.try_send(&request(&Action::Release { drops: false }), b"", &[]);
+            let _ = self.socket.try_send(&request(&StoreAction::Release { drops: false }), b"", &[]);
         }
     }
 }
@@ -200,8 +202,10 @@ impl Drop for StoreConnection {
 pub fn store_status() -> Result<Option<String>, StoreDaemonError> {
     let attempt = "get the status";
     let Some(connection) = StoreConnection::existing()? else { return Ok(None) };
-    let (answer, fds) = connection.ask(attempt, &Action::Status, &[], ANSWER_WITHIN, &|| false)?;
-    let (Answer::Status, [status]) = (&answer, &fds[..]) else { return Err(unexpected(attempt, &answer)) };
+    let (answer, fds) = connection.ask(attempt, &StoreAction::Status, &[], ANSWER_WITHIN, &|| false)?;
+    let (StoreReply::Status, [status]) = (&answer, &fds[..]) else {
+        return Err(unexpected(attempt, &answer));
+    };
     let map = Map::read_only(status).map_err(StoreDaemonError::host(attempt))?;
     let text = String::from_utf8_lossy(map.bytes()).into_owned();
     match serde_json::from_str::<serde_json::Value>(&text) {
@@ -222,8 +226,8 @@ pub fn store_status() -> Result<Option<String>, StoreDaemonError> {
 pub fn stop_store() -> Result<Option<(i32, u32)>, StoreDaemonError> {
     let attempt = "stop";
     let Some(connection) = StoreConnection::existing()? else { return Ok(None) };
-    let (answer, _) = connection.ask(attempt, &Action::Stop, &[], ANSWER_WITHIN, &|| false)?;
-    let Answer::Stopping { users } = answer else { return Err(unexpected(attempt, &answer)) };
+    let (answer, _) = connection.ask(attempt, &StoreAction::Stop, &[], ANSWER_WITHIN, &|| false)?;
+    let StoreReply::Stopping { users } = answer else { return Err(unexpected(attempt, &answer)) };
     let (begun, pid) = (Instant::now(), connection.socket.peer_pid());
     while !matches!(connection.socket.try_receive(), Ok(Received::Closed) | Err(_)) {
         if begun.elapsed() > END_WITHIN {
@@ -235,8 +239,8 @@ pub fn stop_store() -> Result<Option<(i32, u32)>, StoreDaemonError> {
     Ok(Some((pid, users)))
 }
 
-fn request(action: &Action) -> Vec<u8> {
-    serde_json::to_vec(&Request { version: VERSION, action }).expect("requests can be written as JSON")
+fn request(action: &StoreAction) -> Vec<u8> {
+    serde_json::to_vec(&StoreRequest { version: VERSION, action }).expect("requests can be written as JSON")
 }
 
 /// Timeout of an answer before which so much memory may be freed.
@@ -252,7 +256,7 @@ fn wait_for(socket: &PacketSocket, within: Duration) -> Result<(), HostError> {
     }
 }
 
-fn unexpected(attempt: &'static str, answer: &Answer) -> StoreDaemonError {
+fn unexpected(attempt: &'static str, answer: &StoreReply) -> StoreDaemonError {
     StoreDaemonError::Invalid { attempt, expected: "its answer".into(), found: format!("{answer:?}") }
 }
 

@@ -39,15 +39,15 @@ impl DataSet {
 
 /// A request with its version.
 #[derive(Debug, Serialize)]
-pub(super) struct Request<'a> {
+pub(super) struct StoreRequest<'a> {
     pub(super) version: u32,
     #[serde(flatten)]
-    pub(super) action: &'a Action,
+    pub(super) action: &'a StoreAction,
 }
 
 /// What each version can read of a request.
 #[derive(Debug, Deserialize)]
-pub(super) struct RequestHead {
+pub(super) struct StoreRequestHead {
     pub(super) version: u32,
     pub(super) ask: String,
 }
@@ -55,7 +55,7 @@ pub(super) struct RequestHead {
 /// What is requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub(super) enum Action {
+pub(super) enum StoreAction {
     /// The share of a dataset; the client uses it from now on. With the client's pidfd.
     Find { data_set: DataSet },
     /// Keep a share, which the client uses from now on instead of the one it used. With its memory
@@ -71,13 +71,13 @@ pub(super) enum Action {
     Stop,
 }
 
-/// The word of [`Action::Stop`].
+/// The word of [`StoreAction::Stop`].
 pub(super) const STOP: &str = "stop";
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(super) enum StoreReply {
     /// To `Find`: the share with its memory and chunks as descriptors, unless it is none.
     Found {
         is_kept: bool,
@@ -166,12 +166,12 @@ mod tests {
 
     #[test]
     fn requests_say_their_version_before_anything_else_is_read() {
-        let action = Action::Release { drops: true };
-        let text = serde_json::to_string(&Request { version: VERSION, action: &action }).unwrap();
-        let head: RequestHead = serde_json::from_str(&text).unwrap();
+        let action = StoreAction::Release { drops: true };
+        let text = serde_json::to_string(&StoreRequest { version: VERSION, action: &action }).unwrap();
+        let head: StoreRequestHead = serde_json::from_str(&text).unwrap();
         assert_eq!((head.version, head.ask.as_str()), (VERSION, "release"));
-        assert_eq!(serde_json::from_str::<Action>(&text).unwrap(), action);
-        let stop = serde_json::to_string(&Request { version: 9, action: &Action::Stop }).unwrap();
-        assert_eq!(serde_json::from_str::<RequestHead>(&stop).unwrap().ask, STOP);
+        assert_eq!(serde_json::from_str::<StoreAction>(&text).unwrap(), action);
+        let stop = serde_json::to_string(&StoreRequest { version: 9, action: &StoreAction::Stop }).unwrap();
+        assert_eq!(serde_json::from_str::<StoreRequestHead>(&stop).unwrap().ask, STOP);
     }
 }

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use crate::store::daemon::error::StoreDaemonError;
 use crate::store::daemon::kept_shares::KeptShares;
-use crate::store::daemon::messages::{Action, Answer, DataSet, RequestHead, STOP, VERSION, check_share};
+use crate::store::daemon::messages::{
+    DataSet, STOP, StoreAction, StoreReply, StoreRequestHead, VERSION, check_share,
+};
 use crate::store::daemon::socket_path;
 
 /// Interval between two looks at the free memory, which take less than a millisecond.
@@ -92,7 +94,7 @@ impl Service for Store {
         let mut reply = Reply::default();
         let answer = self
             .answered(caller, packet, &mut reply)
-            .unwrap_or_else(|error| Answer::Refused { problem: error.to_string() });
+            .unwrap_or_else(|error| StoreReply::Refused { problem: error.to_string() });
         reply.bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
         reply
     }
@@ -140,13 +142,13 @@ impl Store {
         caller: Caller,
         packet: Packet,
         reply: &mut Reply,
-    ) -> Result<Answer, StoreDaemonError> {
+    ) -> Result<StoreReply, StoreDaemonError> {
         let id = caller.client;
         let attempt = "read a request";
         let wrong = |expected: String, found: String| StoreDaemonError::Invalid { attempt, expected, found };
         let invalid =
             |error: serde_json::Error| wrong(format!("a request of version {VERSION}"), error.to_string());
-        let head: RequestHead = serde_json::from_slice(&packet.bytes).map_err(invalid)?;
+        let head: StoreRequestHead = serde_json::from_slice(&packet.bytes).map_err(invalid)?;
         if head.version != VERSION && head.ask != STOP {
             return Err(wrong(format!("version {VERSION}"), format!("version {}", head.version)));
         }
@@ -154,13 +156,13 @@ impl Store {
         let count = packet.fds.len();
         let descriptors = |expected: &str| wrong(expected.into(), format!("{count} descriptors"));
         Ok(match action {
-            Action::Find { data_set } => {
+            StoreAction::Find { data_set } => {
                 let [pidfd]: [OwnedFd; 1] = packet.fds.try_into().map_err(|_| descriptors("a pidfd"))?;
                 reply.pidfd = Some(pidfd);
                 self.pids.insert(id, caller.pid);
                 self.find(id, &data_set, &mut reply.fds)?
             }
-            Action::Keep { data_set, node, nodes } => {
+            StoreAction::Keep { data_set, node, nodes } => {
                 let [share, chunk_list]: [OwnedFd; 2] =
                     packet.fds.try_into().map_err(|_| descriptors("memory and chunks"))?;
                 let chunks = check_share(&share, &chunk_list)
@@ -171,19 +173,19 @@ impl Store {
                 self.pids.insert(id, caller.pid);
                 self.keep(id, data_set, memory)
             }
-            Action::MakeRoom { bytes } => Answer::Freed { bytes: self.shares.make_room(bytes) },
-            Action::Release { drops } => Answer::Freed { bytes: self.release(id, drops) },
-            Action::Status => {
+            StoreAction::MakeRoom { bytes } => StoreReply::Freed { bytes: self.shares.make_room(bytes) },
+            StoreAction::Release { drops } => StoreReply::Freed { bytes: self.release(id, drops) },
+            StoreAction::Status => {
                 let text = self.status().to_string();
                 reply.fds.push(
                     sealed_copy("forebay-store-status", text.as_bytes())
                         .map_err(StoreDaemonError::host(attempt))?,
                 );
-                Answer::Status
+                StoreReply::Status
             }
-            Action::Stop => {
+            StoreAction::Stop => {
                 self.is_stopped = true;
-                Answer::Stopping { users: self.users().len() as u32 }
+                StoreReply::Stopping { users: self.users().len() as u32 }
             }
         })
     }
@@ -193,7 +195,7 @@ impl Store {
         id: ClientId,
         data_set: &DataSet,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<Answer, StoreDaemonError> {
+    ) -> Result<StoreReply, StoreDaemonError> {
         self.used = Instant::now();
         let duplicate = |fd: &OwnedFd| {
             fd.try_clone()
@@ -207,15 +209,15 @@ impl Store {
             (is_kept, is_shared) = (true, share.users.len() > 1);
         }
         self.shares.update(id, |memory| memory.used = SystemTime::now());
-        Ok(Answer::Found { is_kept, is_shared, unused_bytes: self.shares.unused_bytes() })
+        Ok(StoreReply::Found { is_kept, is_shared, unused_bytes: self.shares.unused_bytes() })
     }
 
-    fn keep(&mut self, id: ClientId, data_set: DataSet, memory: Memory) -> Answer {
+    fn keep(&mut self, id: ClientId, data_set: DataSet, memory: Memory) -> StoreReply {
         self.used = Instant::now();
         let bytes = memory.chunks * CHUNK_BYTES;
         match self.shares.keep(data_set, bytes, memory, id) {
-            Ok(()) => Answer::Kept { is_kept: true, room_bytes: 0 },
-            Err(room_bytes) => Answer::Kept { is_kept: false, room_bytes },
+            Ok(()) => StoreReply::Kept { is_kept: true, room_bytes: 0 },
+            Err(room_bytes) => StoreReply::Kept { is_kept: false, room_bytes },
         }
     }
 

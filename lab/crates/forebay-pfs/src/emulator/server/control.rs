@@ -20,7 +20,7 @@ const REQUEST_BYTES: u64 = 64 * 1024;
 /// One request.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
+enum ControlRequest {
     Ping,
     Mount { mount: PathBuf },
     Unmount { mount: PathBuf },
@@ -47,7 +47,7 @@ pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
         .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
-fn parse(line: &str) -> Result<Request, EmulatorError> {
+fn parse(line: &str) -> Result<ControlRequest, EmulatorError> {
     serde_json::from_str(line)
         .map_err(|error| EmulatorError::Wrong(format!("request {}: {error}", line.trim_end())))
 }
@@ -56,7 +56,7 @@ fn parse(line: &str) -> Result<Request, EmulatorError> {
 fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorError> {
     let mut after = After::Continue;
     let answer = match parse(line)? {
-        Request::Ping => {
+        ControlRequest::Ping => {
             let configuration = emulator.configuration();
             let mounts = emulator.mounts();
             json!({
@@ -68,33 +68,33 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
                 "seed": configuration.seed,
             })
         }
-        Request::Mount { mount } => {
+        ControlRequest::Mount { mount } => {
             emulator.mount(&mount)?;
             json!({})
         }
-        Request::Unmount { mount } => {
+        ControlRequest::Unmount { mount } => {
             let last = emulator.unmount(&mount)?;
             if last {
                 after = After::End;
             }
             json!({"last": last})
         }
-        Request::Stats => emulator.stats(),
-        Request::Prometheus => json!({"text": emulator.prometheus()}),
-        Request::Reset => {
+        ControlRequest::Stats => emulator.stats(),
+        ControlRequest::Prometheus => json!({"text": emulator.prometheus()}),
+        ControlRequest::Reset => {
             emulator.reset();
             json!({})
         }
-        Request::DropCaches { mount } => json!({"pages_dropped_files": emulator.drop_caches(&mount)?}),
-        Request::Fault(fault) => {
+        ControlRequest::DropCaches { mount } => json!({"pages_dropped_files": emulator.drop_caches(&mount)?}),
+        ControlRequest::Fault(fault) => {
             emulator.fault(&fault)?;
             json!({})
         }
-        Request::Events { since } => {
+        ControlRequest::Events { since } => {
             let (events, next) = emulator.events(since);
             json!({"events": events, "next": next})
         }
-        Request::End => {
+        ControlRequest::End => {
             after = After::End;
             json!({})
         }
@@ -141,8 +141,11 @@ mod tests {
 
     #[test]
     fn requests_are_parsed_strictly() {
-        assert!(matches!(parse(r#"{"command":"ping"}"#), Ok(Request::Ping)));
-        assert!(matches!(parse(r#"{"command":"fault","kind":"clear"}"#), Ok(Request::Fault(Fault::Clear))));
+        assert!(matches!(parse(r#"{"command":"ping"}"#), Ok(ControlRequest::Ping)));
+        assert!(matches!(
+            parse(r#"{"command":"fault","kind":"clear"}"#),
+            Ok(ControlRequest::Fault(Fault::Clear))
+        ));
         for bad in [
             r#"{"command":"dance"}"#,
             r#"{"command":"events"}"#,
