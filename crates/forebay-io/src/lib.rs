@@ -26,7 +26,7 @@
 //!   ([`Mappings::resident`]). [`guard`] makes a lost page an error that a reader can handle, where
 //!   it would end the process.
 //!   [`GuardedMap`] is one such mapping, of any file.
-//! * [`Probe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of
+//! * [`AccessProbe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of
 //!   file system it is.
 //!
 //! Promises: no byte outside the caller's buffers is written; after an error no request is under
@@ -57,8 +57,8 @@ pub use file::system::FileSystem;
 pub use map::guard;
 pub use map::guarded::GuardedMap;
 pub use map::mappings::{Mappings, copy_in_order};
+pub use measure::access_probe::{AccessProbe, probe_io_uring};
 pub use measure::bandwidth::{Limit, LimitKind, Measurement, measure};
-pub use measure::probe::{Probe, probe_io_uring};
 pub use read::failing::Failing;
 pub use read::fault_injection::FaultyIo;
 pub use read::one_file::read_most;

@@ -1,7 +1,7 @@
 //! Opening shards: what is checked, and what is said.
 
 use crate::support::Shards;
-use forebay_io::{Probe, ReadError, ShardFiles};
+use forebay_io::{AccessProbe, ReadError, ShardFiles};
 
 #[test]
 fn a_file_of_another_size_than_indexed_is_refused() {
@@ -55,14 +55,14 @@ fn a_file_system_that_refuses_o_direct_is_named_with_the_reason() {
     assert!(!files.is_direct() && !files.direct_works() && !files.is_local());
     let reason = files.direct_refused().expect("a reason");
     assert!(reason.contains("/proc/version") && reason.contains("O_DIRECT"), "{reason}");
-    let probe = Probe::at(&path).expect("can be inspected");
+    let probe = AccessProbe::at(&path).expect("can be inspected");
     assert_eq!(probe.direct, Err(reason.to_owned()));
 }
 
 #[test]
 fn the_probe_and_the_open_files_agree() {
     let shards = Shards::new(&[10]);
-    let probe = Probe::at(&shards.paths[0]).expect("can be inspected");
+    let probe = AccessProbe::at(&shards.paths[0]).expect("can be inspected");
     let files = shards.open(true);
     assert_eq!(probe.direct.is_ok(), files.is_direct());
     assert_eq!(files.direct_works(), files.is_direct());

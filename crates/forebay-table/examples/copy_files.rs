@@ -20,8 +20,8 @@ use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_table::{
-    CopyFile, CopyIdentity, Counter, Flags, Identity, Layout, MAX_LEVELS, Next, RecordState, Settings,
-    SharedPart, SourceFile, SourcePrefix, Table, TableWriter, WORD_BYTES,
+    CopyFile, CopyIdentity, Flags, Identity, Layout, MAX_LEVELS, Next, RecordState, Settings, SharedPart,
+    SourceFile, SourcePrefix, Table, TableCounter, TableWriter, WORD_BYTES,
 };
 use memmap2::MmapRaw;
 
@@ -134,9 +134,12 @@ fn show(table: &Path) -> Result<()> {
     let table = Table::open(words(&map))?;
     let shared = SharedPart::new(words(&map), table.layout()).ok_or("the second part is missing")?;
     let levels = 0..MAX_LEVELS as u8;
-    println!("opened {}", levels.clone().map(|level| shared.total(Counter::Opened(level))).sum::<u64>());
-    println!("opened_bytes {}", levels.map(|level| shared.total(Counter::OpenedBytes(level))).sum::<u64>());
-    for (counter, name) in Counter::NAMED {
+    println!("opened {}", levels.clone().map(|level| shared.total(TableCounter::Opened(level))).sum::<u64>());
+    println!(
+        "opened_bytes {}",
+        levels.map(|level| shared.total(TableCounter::OpenedBytes(level))).sum::<u64>()
+    );
+    for (counter, name) in TableCounter::NAMED {
         println!("{name} {}", shared.total(counter));
     }
     let mut ticket = 0;

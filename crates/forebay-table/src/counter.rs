@@ -9,7 +9,7 @@ pub const COUNTER_WORDS: usize = STRIPES * STRIPE_WORDS;
 
 /// What programs count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
+pub enum TableCounter {
     /// Programs that have mapped the table: one for each `exec`, none for a `fork`.
     Programs,
     /// Opens that got the source because its copy is being made.
@@ -52,7 +52,7 @@ pub enum Counter {
     OpenedBytes(u8),
 }
 
-impl Counter {
+impl TableCounter {
     const FIRST_OPENED: usize = 24;
     const FIRST_BYTES: usize = Self::FIRST_OPENED + MAX_LEVELS;
 

@@ -31,7 +31,7 @@ impl Flags {
 
 /// Whether copies of a level are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LevelState {
+pub enum ServingState {
     /// They are.
     Open,
     /// They are not, because the level failed.
@@ -162,17 +162,17 @@ impl<'a> Header<'a> {
         (self.0[LEVELS_WORD].load(Ordering::Relaxed) as usize).min(MAX_LEVELS)
     }
 
-    pub fn level_state(&self, level: u8) -> LevelState {
+    pub fn level_state(&self, level: u8) -> ServingState {
         if usize::from(level) >= self.levels() {
-            return LevelState::Out;
+            return ServingState::Out;
         }
         match self.0[Layout::level(level.into()).start].load(Ordering::Acquire) {
-            0 => LevelState::Open,
-            _ => LevelState::Out,
+            0 => ServingState::Open,
+            _ => ServingState::Out,
         }
     }
 
-    pub fn set_level_state(&self, level: u8, state: LevelState) {
+    pub fn set_level_state(&self, level: u8, state: ServingState) {
         if usize::from(level) < self.levels() {
             self.0[Layout::level(level.into()).start].store(state as u64, Ordering::Release);
         }

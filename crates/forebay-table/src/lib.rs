@@ -6,7 +6,7 @@
 //! - [`Layout`] places the parts in a file. [`TableWriter`] fills the first part, which only the
 //!   daemon writes; [`Table`] looks records up in it.
 //! - A [`RecordId`] names a record: a [`SourceFile`], its [`CopyFile`] and a [`RecordState`].
-//! - [`SharedPart`] is the second part, which everybody writes: [`Counter`]s, marks of sources that
+//! - [`SharedPart`] is the second part, which everybody writes: [`TableCounter`]s, marks of sources that
 //!   were opened for writing, and the ring of [`Wish`]es.
 //!
 //! Promises: no allocation, no system call, no unsafe code, and no wait. Everything works on a
@@ -32,14 +32,14 @@ mod wishes;
 mod writer;
 
 pub use bytes::WORD_BYTES;
-pub use counter::Counter;
+pub use counter::TableCounter;
 pub use devices::MAX_DEVICES;
 pub use error::TableError;
 pub use hash::path_hash;
-pub use header::{Flags, LevelState, Settings, SourcePrefix, retire};
+pub use header::{Flags, ServingState, Settings, SourcePrefix, retire};
 pub use layout::{Layout, MAX_CAPACITY, MAX_LEVEL_PATH_BYTES, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES};
 pub use record::{CopyFile, CopyIdentity, Identity, MAX_LEVELS, RecordId, RecordState, SourceFile};
-pub use records::{Found, RECORD_WORDS, Records, index_words};
+pub use records::{CopyStatus, RECORD_WORDS, Records, index_words};
 pub use shared::SharedPart;
 pub use table::{CopyPath, MAX_COPY_PATH_BYTES, Table};
 pub use wishes::{MAX_WISH_PATH_BYTES, Next, Wish, WishRing, ring_words};

@@ -58,7 +58,7 @@ pub const fn index_words(capacity: u32) -> usize {
 
 /// What the table knows of a file that a program has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Found {
+pub enum CopyStatus {
     /// Nothing.
     Unknown,
     /// Only records of earlier contents of the file.
@@ -111,10 +111,10 @@ impl<'a> Records<'a> {
         self.record(id).map_or(RecordState::Empty, |words| state_of(words[STATE].load(Ordering::Acquire)))
     }
 
-    /// Looks for a file by its identity; the records that come last in [`Found`] count first.
+    /// Looks for a file by its identity; the records that come last in [`CopyStatus`] count first.
     #[must_use]
-    pub fn find(&self, identity: &Identity) -> Found {
-        let mut found = Found::Unknown;
+    pub fn find(&self, identity: &Identity) -> CopyStatus {
+        let mut found = CopyStatus::Unknown;
         for id in self.by_source.candidates(file_hash(identity.device, identity.inode)) {
             let Some(words) = self.record(id) else { continue };
             let state_word = words[STATE].load(Ordering::Acquire);
@@ -123,12 +123,12 @@ impl<'a> Records<'a> {
                 continue;
             }
             let this = match state_of(state_word) {
-                _ if known != *identity => Found::Changed,
-                RecordState::Empty | RecordState::Gone => Found::Unknown,
-                RecordState::Copying => Found::Copying(id),
-                RecordState::Refused => Found::Refused(id),
-                RecordState::Whole => Found::Whole(id),
-                RecordState::Stale => Found::Stale(id),
+                _ if known != *identity => CopyStatus::Changed,
+                RecordState::Empty | RecordState::Gone => CopyStatus::Unknown,
+                RecordState::Copying => CopyStatus::Copying(id),
+                RecordState::Refused => CopyStatus::Refused(id),
+                RecordState::Whole => CopyStatus::Whole(id),
+                RecordState::Stale => CopyStatus::Stale(id),
             };
             found = found.max(this);
         }

@@ -4,7 +4,7 @@
 //! source because of what stands here.
 
 use crate::bytes::WORD_BYTES;
-use crate::counter::{Counter, STRIPE_WORDS, STRIPES};
+use crate::counter::{STRIPE_WORDS, STRIPES, TableCounter};
 use crate::hash::file_hash;
 use crate::layout::Layout;
 use crate::record::{Identity, RecordId};
@@ -34,7 +34,7 @@ impl<'a> SharedPart<'a> {
     }
 
     /// Adds to a counter; `stripe` is any number that differs between processes.
-    pub fn count(&self, stripe: usize, counter: Counter, add: u64) {
+    pub fn count(&self, stripe: usize, counter: TableCounter, add: u64) {
         let word = (stripe % STRIPES) * STRIPE_WORDS + counter.word();
         if let Some(word) = self.counters.get(word) {
             word.fetch_add(add, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl<'a> SharedPart<'a> {
 
     /// What all processes have counted.
     #[must_use]
-    pub fn total(&self, counter: Counter) -> u64 {
+    pub fn total(&self, counter: TableCounter) -> u64 {
         let stripes = self.counters.chunks(STRIPE_WORDS);
         let values = stripes.filter_map(|stripe| stripe.get(counter.word()));
         values.fold(0, |total, word| total.wrapping_add(word.load(Ordering::Relaxed)))

@@ -2,7 +2,7 @@
 
 use crate::bytes::WORD_BYTES;
 use crate::error::TableError;
-use crate::header::{Flags, Header, LevelState};
+use crate::header::{Flags, Header, ServingState};
 use crate::layout::{Layout, MAX_LEVEL_PATH_BYTES};
 use crate::record::CopyFile;
 use crate::records::Records;
@@ -90,7 +90,7 @@ impl<'a> Table<'a> {
 
     /// Whether copies of a level are served; a level that does not exist is out.
     #[must_use]
-    pub fn level_state(&self, level: u8) -> LevelState {
+    pub fn level_state(&self, level: u8) -> ServingState {
         self.header.level_state(level)
     }
 

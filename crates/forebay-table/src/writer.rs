@@ -3,7 +3,7 @@
 use crate::bytes::WORD_BYTES;
 use crate::error::TableError;
 use crate::hash::path_hash;
-use crate::header::{Header, LevelState, Settings};
+use crate::header::{Header, ServingState, Settings};
 use crate::layout::Layout;
 use crate::record::{CopyFile, RecordId, RecordState, SourceFile};
 use crate::records::{BLOCK_BYTES_UNIT, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_MODE, MAX_NUMBER, Records};
@@ -91,7 +91,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// Serves copies of a level, or no more.
-    pub fn set_level_state(&mut self, level: u8, state: LevelState) {
+    pub fn set_level_state(&mut self, level: u8, state: ServingState) {
         self.header.set_level_state(level, state);
     }
 

@@ -5,7 +5,7 @@
 
 use forebay_table::sync::atomic::AtomicU64;
 use forebay_table::{
-    CopyFile, CopyIdentity, Found, Identity, MAX_DEVICES, RECORD_WORDS, RecordId, RecordState, Records,
+    CopyFile, CopyIdentity, CopyStatus, Identity, MAX_DEVICES, RECORD_WORDS, RecordId, RecordState, Records,
     SourceFile, index_words,
 };
 use loom::sync::Arc;
@@ -58,9 +58,9 @@ fn copy() -> CopyFile {
 
 fn check(records: &Records<'_>) {
     match records.find(&source().identity) {
-        Found::Unknown => {}
-        Found::Copying(id) => assert_eq!(records.source(id), Some(source())),
-        Found::Whole(id) | Found::Stale(id) => {
+        CopyStatus::Unknown => {}
+        CopyStatus::Copying(id) => assert_eq!(records.source(id), Some(source())),
+        CopyStatus::Whole(id) | CopyStatus::Stale(id) => {
             assert_eq!(records.source(id), Some(source()));
             assert_eq!(records.copy(id), Some(copy()));
             assert_eq!(records.source_of(&copy().identity, 3), Some(source()));
@@ -96,6 +96,6 @@ fn a_reader_sees_the_fields_of_a_record_that_is_being_published() {
         records.publish(RecordId(0), &copy()).unwrap();
         records.set_state(RecordId(0), RecordState::Stale);
         reader.join().unwrap();
-        assert_eq!(records.find(&source().identity), Found::Stale(RecordId(0)));
+        assert_eq!(records.find(&source().identity), CopyStatus::Stale(RecordId(0)));
     });
 }

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_table::{
-    CopyFile, CopyIdentity, Counter, Flags, Found, Identity, Layout, LevelState, Next, RecordId, RecordState,
-    Settings, SharedPart, SourceFile, SourcePrefix, Table, TableError, TableWriter, WORD_BYTES, path_hash,
+    CopyFile, CopyIdentity, CopyStatus, Flags, Identity, Layout, Next, RecordId, RecordState, ServingState,
+    Settings, SharedPart, SourceFile, SourcePrefix, Table, TableCounter, TableError, TableWriter, WORD_BYTES,
+    path_hash,
 };
 use proptest::prelude::*;
 
@@ -102,12 +103,12 @@ fn a_table_says_what_was_written_into_it() {
     assert_eq!((table.layout(), table.flags()), (layout, settings().flags));
 
     let id = writer.add(&source(1, 100), Some(b"/data/train/a")).unwrap();
-    assert_eq!(table.records().find(&source(1, 100).identity), Found::Copying(id));
+    assert_eq!(table.records().find(&source(1, 100).identity), CopyStatus::Copying(id));
     assert_eq!(table.records().find_path(path_hash(b"/data/train/a")), None);
     writer.publish(id, &copy(0xab)).unwrap();
-    assert_eq!(table.records().find(&source(1, 100).identity), Found::Whole(id));
-    assert_eq!(table.records().find(&source(1, 101).identity), Found::Changed);
-    assert_eq!(table.records().find(&source(2, 100).identity), Found::Unknown);
+    assert_eq!(table.records().find(&source(1, 100).identity), CopyStatus::Whole(id));
+    assert_eq!(table.records().find(&source(1, 101).identity), CopyStatus::Changed);
+    assert_eq!(table.records().find(&source(2, 100).identity), CopyStatus::Unknown);
     assert_eq!(table.records().find_path(path_hash(b"/data/train/a")), Some(id));
     assert_eq!(table.records().source_of(&copy(0xab).identity, 100), Some(source(1, 100)));
     assert_eq!(table.records().source_of(&copy(0xab).identity, 101), None);
@@ -117,7 +118,7 @@ fn a_table_says_what_was_written_into_it() {
 
     // A descriptor of the copy may outlive it.
     writer.advance(id, RecordState::Gone);
-    assert_eq!(table.records().find(&source(1, 100).identity), Found::Unknown);
+    assert_eq!(table.records().find(&source(1, 100).identity), CopyStatus::Unknown);
     assert_eq!(table.records().source_of(&copy(0xab).identity, 100), Some(source(1, 100)));
     writer.advance(id, RecordState::Stale);
     assert_eq!(table.records().state(id), RecordState::Gone);
@@ -128,11 +129,11 @@ fn a_table_says_what_was_written_into_it() {
     assert_eq!(table.records().source_of_deleted(&other, 100), None);
 
     assert_eq!([0, 1, 2].map(|level| table.level_state(level)), {
-        use LevelState::{Open, Out};
+        use ServingState::{Open, Out};
         [Open, Open, Out]
     });
-    writer.set_level_state(1, LevelState::Out);
-    assert_eq!(table.level_state(1), LevelState::Out);
+    writer.set_level_state(1, ServingState::Out);
+    assert_eq!(table.level_state(1), ServingState::Out);
     assert!(table.is_current());
     writer.retire();
     assert!(!table.is_current());
@@ -241,8 +242,9 @@ fn counters_of_all_stripes_add_up_and_share_no_place() {
     let layout = Layout::new(1, 1).unwrap();
     let words = memory(layout);
     let shared = SharedPart::new(&words, layout).unwrap();
-    let levels = (0..8).flat_map(|level| [Counter::Opened(level), Counter::OpenedBytes(level)]);
-    let counters: Vec<Counter> = Counter::NAMED.iter().map(|(counter, _)| *counter).chain(levels).collect();
+    let levels = (0..8).flat_map(|level| [TableCounter::Opened(level), TableCounter::OpenedBytes(level)]);
+    let counters: Vec<TableCounter> =
+        TableCounter::NAMED.iter().map(|(counter, _)| *counter).chain(levels).collect();
     for (number, counter) in counters.iter().enumerate() {
         for stripe in 0..20 {
             shared.count(stripe, *counter, number as u64);
@@ -251,8 +253,8 @@ fn counters_of_all_stripes_add_up_and_share_no_place() {
     for (number, counter) in counters.iter().enumerate() {
         assert_eq!(shared.total(*counter), 20 * number as u64, "{counter:?}");
     }
-    let names: HashSet<&str> = Counter::NAMED.iter().map(|(_, name)| *name).collect();
-    assert_eq!(names.len(), Counter::NAMED.len());
+    let names: HashSet<&str> = TableCounter::NAMED.iter().map(|(_, name)| *name).collect();
+    assert_eq!(names.len(), TableCounter::NAMED.len());
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn the_bytes_are_where_the_page_says() {
     let id = writer.add(&source(0x1234, 100), Some(b"/data/train/a")).unwrap();
     writer.publish(id, &copy(0xab)).unwrap();
     let shared = SharedPart::new(&words, layout).unwrap();
-    shared.count(1, Counter::Stats, 5);
+    shared.count(1, TableCounter::Stats, 5);
     shared.mark_stale(RecordId(65));
     shared.wishes().push(1, 2, 3, b"/data/b");
 
@@ -339,17 +341,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// What a plain list of (source, path, state) says of a file.
-fn expected(list: &[(SourceFile, Option<u8>, RecordState)], identity: &Identity) -> Found {
+fn expected(list: &[(SourceFile, Option<u8>, RecordState)], identity: &Identity) -> CopyStatus {
     let of_file = list.iter().zip(0..).filter(|((known, ..), _)| known.identity.inode == identity.inode);
     let all = of_file.map(|((known, _, state), number)| match state {
-        _ if known.identity != *identity => Found::Changed,
-        RecordState::Empty | RecordState::Gone => Found::Unknown,
-        RecordState::Copying => Found::Copying(RecordId(number)),
-        RecordState::Refused => Found::Refused(RecordId(number)),
-        RecordState::Whole => Found::Whole(RecordId(number)),
-        RecordState::Stale => Found::Stale(RecordId(number)),
+        _ if known.identity != *identity => CopyStatus::Changed,
+        RecordState::Empty | RecordState::Gone => CopyStatus::Unknown,
+        RecordState::Copying => CopyStatus::Copying(RecordId(number)),
+        RecordState::Refused => CopyStatus::Refused(RecordId(number)),
+        RecordState::Whole => CopyStatus::Whole(RecordId(number)),
+        RecordState::Stale => CopyStatus::Stale(RecordId(number)),
     });
-    all.max().unwrap_or(Found::Unknown)
+    all.max().unwrap_or(CopyStatus::Unknown)
 }
 
 proptest! {
@@ -415,10 +417,10 @@ proptest! {
         }
         let table = Table::open(&words).unwrap();
         for inode in 0..u64::from(capacity) {
-            prop_assert_eq!(table.records().find(&source(inode, 1).identity), Found::Whole(RecordId(inode as u32)));
+            prop_assert_eq!(table.records().find(&source(inode, 1).identity), CopyStatus::Whole(RecordId(inode as u32)));
             let found = table.records().source_of(&copy(inode).identity, 1);
             prop_assert_eq!(found, Some(source(inode, 1)));
         }
-        prop_assert_eq!(table.records().find(&source(u64::MAX, 1).identity), Found::Unknown);
+        prop_assert_eq!(table.records().find(&source(u64::MAX, 1).identity), CopyStatus::Unknown);
     }
 }

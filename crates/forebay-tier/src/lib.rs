@@ -52,7 +52,7 @@ pub use level::storage::LevelStorage;
 pub use log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record, Replayed};
 pub use read::copying::Fill;
 pub use read::source_sample::differing_sources;
-pub use read::tiered_files::{Placement, TierSetup, TieredFiles};
+pub use read::tiered_files::{PlacementFn, TierSetup, TieredFiles};
 pub use source::backing::backing_identity;
 pub use source::identity::{SETTLED_NS, Source, SourceKey, SourceState};
 pub use source::open_writers::is_open_for_writing;

@@ -11,7 +11,7 @@ use forebay_io::{Access, Reader, ShardFiles, Transfer};
 use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierClient, TierSetup,
+    ChunkMap, DaemonAddress, Fill, PlacementFn, Source, SourceKey, SourceState, TierClient, TierSetup,
     TieredFiles,
 };
 use forebay_types::ShardId;
@@ -104,8 +104,8 @@ impl Bed {
         };
         let client = TierClient::attach(vec![spec], sources.collect(), daemon.address()).unwrap();
         assert!(client.attached().levels[0].slots > 0);
-        let all: Placement = Arc::new(|_| Some(0));
-        let half: Placement = Arc::new(|chunk| chunk.0.is_multiple_of(2).then_some(0));
+        let all: PlacementFn = Arc::new(|_| Some(0));
+        let half: PlacementFn = Arc::new(|chunk| chunk.0.is_multiple_of(2).then_some(0));
         let placement = if slots_are_enough { all } else { half };
         let setup =
             TierSetup { watched: Arc::clone(&files), files, states, map, placement, buffer_bytes: 16 << 20 };

@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use forebay_table::{Counter, SharedPart, Table, WORD_BYTES};
+use forebay_table::{SharedPart, Table, TableCounter, WORD_BYTES};
 
 use crate::kernel::{FileStat, Kernel, Result};
 use crate::redirect::Redirect;
@@ -144,7 +144,7 @@ pub fn begin(environment: *const *const c_char) {
         return;
     }
     let Some(mapped) = map(path) else { return };
-    mapped.shared.count(mapped.process, Counter::Programs, 1);
+    mapped.shared.count(mapped.process, TableCounter::Programs, 1);
     // Programs may write over their environment.
     // SAFETY: the program has not begun; the path fits, as was checked.
     unsafe { PATH.0.get().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

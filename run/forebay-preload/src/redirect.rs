@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int};
 
 use forebay_table::{
-    Counter, Found, Identity, LevelState, RecordId, SharedPart, SourceFile, Table, path_hash,
+    CopyStatus, Identity, RecordId, ServingState, SharedPart, SourceFile, Table, TableCounter, path_hash,
 };
 
 use crate::kernel::{FileStat, Kernel};
@@ -42,7 +42,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         Self { kernel, table, shared, process }
     }
 
-    fn count(&self, counter: Counter) {
+    fn count(&self, counter: TableCounter) {
         self.shared.count(self.process, counter, 1);
     }
 
@@ -63,7 +63,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         if !self.table.is_current() {
             // The daemon is gone, or no further table could be mapped.
             if path.is_some_and(|path| self.table.is_below_source(path.to_bytes())) {
-                self.count(Counter::Retired);
+                self.count(TableCounter::Retired);
             }
             return;
         }
@@ -73,17 +73,17 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         }
         let identity = &found.identity;
         let reason = match self.table.records().find(identity) {
-            Found::Whole(id) => match self.serve(id, identity, fd, flags) {
+            CopyStatus::Whole(id) => match self.serve(id, identity, fd, flags) {
                 Ok(()) => return,
                 Err(reason) => reason,
             },
-            Found::Stale(_) => Counter::Stale,
-            Found::Copying(_) => Counter::Copying,
-            Found::Refused(_) => Counter::Refused,
-            Found::Changed => Counter::Changed,
-            Found::Unknown => Counter::Unknown,
+            CopyStatus::Stale(_) => TableCounter::Stale,
+            CopyStatus::Copying(_) => TableCounter::Copying,
+            CopyStatus::Refused(_) => TableCounter::Refused,
+            CopyStatus::Changed => TableCounter::Changed,
+            CopyStatus::Unknown => TableCounter::Unknown,
         };
-        if matches!(reason, Counter::Stale | Counter::Changed | Counter::Unknown) {
+        if matches!(reason, TableCounter::Stale | TableCounter::Changed | TableCounter::Unknown) {
             self.wish(identity, fd, path, reason);
         } else {
             self.count(reason);
@@ -91,35 +91,35 @@ impl<'a, K: Kernel> Redirect<'a, K> {
     }
 
     /// Puts the copy of a record under a descriptor's number; an error says why the source stays.
-    fn serve(&self, id: RecordId, identity: &Identity, fd: c_int, flags: c_int) -> Result<(), Counter> {
+    fn serve(&self, id: RecordId, identity: &Identity, fd: c_int, flags: c_int) -> Result<(), TableCounter> {
         let (copy, level) = self.open_copy(id, identity.bytes, flags | libc::O_CLOEXEC)?;
         let moved = self.kernel.duplicate(copy, fd, flags & libc::O_CLOEXEC != 0);
         self.kernel.close(copy);
-        moved.map_err(|_| Counter::NumberFailed)?;
+        moved.map_err(|_| TableCounter::NumberFailed)?;
         self.served(level, identity.bytes);
         Ok(())
     }
 
     fn served(&self, level: u8, bytes: u64) {
-        self.count(Counter::Opened(level));
-        self.shared.count(self.process, Counter::OpenedBytes(level), bytes);
+        self.count(TableCounter::Opened(level));
+        self.shared.count(self.process, TableCounter::OpenedBytes(level), bytes);
     }
 
     /// Opens the copy of a whole record, and makes sure that it is that copy.
-    fn open_copy(&self, id: RecordId, bytes: u64, flags: c_int) -> Result<(c_int, u8), Counter> {
+    fn open_copy(&self, id: RecordId, bytes: u64, flags: c_int) -> Result<(c_int, u8), TableCounter> {
         if self.shared.is_stale(id) {
-            return Err(Counter::Stale);
+            return Err(TableCounter::Stale);
         }
         if flags & libc::O_DIRECT != 0 {
-            return Err(Counter::Direct);
+            return Err(TableCounter::Direct);
         }
-        let copy = self.table.records().copy(id).ok_or(Counter::OtherCopy)?;
-        if self.table.level_state(copy.level) == LevelState::Out {
-            return Err(Counter::LevelOut);
+        let copy = self.table.records().copy(id).ok_or(TableCounter::OtherCopy)?;
+        if self.table.level_state(copy.level) == ServingState::Out {
+            return Err(TableCounter::LevelOut);
         }
-        let path = self.table.path_of(&copy).ok_or(Counter::LevelOut)?;
-        let path = CStr::from_bytes_with_nul(path.with_zero()).map_err(|_| Counter::OpenFailed)?;
-        let opened = self.kernel.open(path, flags & !OPENING_FLAGS).map_err(|_| Counter::OpenFailed)?;
+        let path = self.table.path_of(&copy).ok_or(TableCounter::LevelOut)?;
+        let path = CStr::from_bytes_with_nul(path.with_zero()).map_err(|_| TableCounter::OpenFailed)?;
+        let opened = self.kernel.open(path, flags & !OPENING_FLAGS).map_err(|_| TableCounter::OpenFailed)?;
         let is_copy = self.kernel.stat(opened).is_ok_and(|found| {
             let identity = &found.identity;
             found.is_regular && stat::as_copy(identity) == copy.identity && identity.bytes == bytes
@@ -128,11 +128,11 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             return Ok((opened, copy.level));
         }
         self.kernel.close(opened);
-        Err(Counter::OtherCopy)
+        Err(TableCounter::OtherCopy)
     }
 
     /// Tells the daemon of a source without a copy, if it is one.
-    fn wish(&self, identity: &Identity, fd: c_int, path: Option<&CStr>, reason: Counter) {
+    fn wish(&self, identity: &Identity, fd: c_int, path: Option<&CStr>, reason: TableCounter) {
         let is_source = |path: &[u8]| self.table.is_source_path(identity.device, path);
         let mut place = [0; MAX_PATH_BYTES + 1];
         // Other file systems may be mounted below a source; `..` may lead out of it.
@@ -158,7 +158,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         };
         self.count(reason);
         let written = self.shared.wishes().push(identity.device, identity.inode, identity.bytes, path);
-        self.count(if written { Counter::Wishes } else { Counter::LostWishes });
+        self.count(if written { TableCounter::Wishes } else { TableCounter::LostWishes });
     }
 
     fn opened_for_writing(&self, fd: c_int) -> Result<(), c_int> {
@@ -174,7 +174,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             return Ok(());
         }
         self.mark(self.table.records().of_copy(identity.device, identity.inode));
-        self.count(Counter::RefusedChanges);
+        self.count(TableCounter::RefusedChanges);
         Err(libc::EROFS)
     }
 
@@ -197,7 +197,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             self.shared.mark_stale(id);
         }
         if known {
-            self.count(Counter::Writes);
+            self.count(TableCounter::Writes);
         }
     }
 
@@ -223,7 +223,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             && (self.source_of(identity, found.is_deleted).is_some()
                 || of_copy().any(|id| self.is_known_copy(id, identity)));
         if is_copy {
-            self.count(Counter::RefusedChanges);
+            self.count(TableCounter::RefusedChanges);
         }
         is_copy
     }
@@ -245,7 +245,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             .flatten();
         if let Some(source) = &source {
             stat::show(source, found);
-            self.count(Counter::Stats);
+            self.count(TableCounter::Stats);
         }
         source.is_some()
     }
@@ -257,7 +257,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
             stat::identity_of_statx(found).and_then(|identity| self.source_of(&identity, is_deleted));
         if let Some(source) = &source {
             stat::show_in_statx(source, found);
-            self.count(Counter::Stats);
+            self.count(TableCounter::Stats);
         }
         source.is_some()
     }
@@ -288,7 +288,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         let bytes = self.table.records().source(id)?.identity.bytes;
         let (copy, level) = self.open_copy(id, bytes, flags).ok()?;
         self.served(level, bytes);
-        self.count(Counter::Frozen);
+        self.count(TableCounter::Frozen);
         Some(copy)
     }
 
@@ -296,7 +296,7 @@ impl<'a, K: Kernel> Redirect<'a, K> {
     pub fn stat_frozen(&self, path: &CStr) -> Option<SourceFile> {
         let id = self.frozen_record(path)?;
         let source = self.table.records().source(id)?;
-        self.count(Counter::Stats);
+        self.count(TableCounter::Stats);
         Some(source)
     }
 }
@@ -476,7 +476,7 @@ mod tests {
             self.run(|redirect| redirect.opened(FD, flags, Some(path)))
         }
 
-        fn total(&self, counter: Counter) -> u64 {
+        fn total(&self, counter: TableCounter) -> u64 {
             self.shared().total(counter)
         }
 
@@ -484,13 +484,16 @@ mod tests {
         fn assert_source(&self) {
             assert_eq!(self.kernel.open.borrow().keys().collect::<Vec<_>>(), [&FD]);
             assert_eq!(self.kernel.opened(FD).as_deref(), SOURCE.to_str().ok());
-            assert_eq!(self.total(Counter::Opened(0)), 0);
+            assert_eq!(self.total(TableCounter::Opened(0)), 0);
         }
 
         fn assert_copy(&self) {
             assert_eq!(self.kernel.open.borrow().keys().collect::<Vec<_>>(), [&FD]);
             assert_eq!(self.kernel.opened(FD).as_deref(), Some(COPY));
-            assert_eq!((self.total(Counter::Opened(0)), self.total(Counter::OpenedBytes(0))), (1, 12));
+            assert_eq!(
+                (self.total(TableCounter::Opened(0)), self.total(TableCounter::OpenedBytes(0))),
+                (1, 12)
+            );
         }
 
         fn wished(&self) -> Option<String> {
@@ -526,9 +529,9 @@ mod tests {
     fn a_failure_at_any_step_leaves_the_source_and_no_descriptor() {
         for (call, number, reason) in [
             (Call::Stat, 0, None),
-            (Call::Open, 0, Some(Counter::OpenFailed)),
-            (Call::Stat, 1, Some(Counter::OtherCopy)),
-            (Call::Duplicate, 0, Some(Counter::NumberFailed)),
+            (Call::Open, 0, Some(TableCounter::OpenFailed)),
+            (Call::Stat, 1, Some(TableCounter::OtherCopy)),
+            (Call::Duplicate, 0, Some(TableCounter::NumberFailed)),
         ] {
             for error in 1..134 {
                 let scene = Scene::new();
@@ -551,7 +554,7 @@ mod tests {
             change(&mut scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity);
             assert_eq!(scene.open(0, SOURCE), Ok(()));
             scene.assert_source();
-            assert_eq!((scene.total(Counter::Changed), scene.total(Counter::Wishes)), (1, 1));
+            assert_eq!((scene.total(TableCounter::Changed), scene.total(TableCounter::Wishes)), (1, 1));
             assert_eq!(scene.wished().as_deref(), SOURCE.to_str().ok());
         }
     }
@@ -571,7 +574,7 @@ mod tests {
             change(scene.kernel.files.borrow_mut().get_mut(COPY).unwrap());
             assert_eq!(scene.open(0, SOURCE), Ok(()));
             scene.assert_source();
-            assert_eq!(scene.total(Counter::OtherCopy), 1);
+            assert_eq!(scene.total(TableCounter::OtherCopy), 1);
         }
     }
 
@@ -596,7 +599,7 @@ mod tests {
                 let scene = Scene::new();
                 assert_eq!(scene.open(flags, SOURCE), Ok(()));
                 scene.assert_source();
-                assert_eq!(scene.total(Counter::Writes), u64::from(writes(flags)));
+                assert_eq!(scene.total(TableCounter::Writes), u64::from(writes(flags)));
             }
         }
         let scene = Scene::new();
@@ -608,17 +611,17 @@ mod tests {
     #[test]
     fn a_record_that_is_not_served_is_counted_by_its_reason() {
         type Change = fn(&mut TableWriter<'_>, RecordId);
-        let cases: [(Change, Counter, u64); 6] = [
-            (|_, _| {}, Counter::Copying, 0),
-            (|writer, id| writer.advance(id, RecordState::Refused), Counter::Refused, 0),
-            (|writer, id| writer.advance(id, RecordState::Stale), Counter::Stale, 1),
-            (|writer, id| writer.advance(id, RecordState::Gone), Counter::Unknown, 1),
+        let cases: [(Change, TableCounter, u64); 6] = [
+            (|_, _| {}, TableCounter::Copying, 0),
+            (|writer, id| writer.advance(id, RecordState::Refused), TableCounter::Refused, 0),
+            (|writer, id| writer.advance(id, RecordState::Stale), TableCounter::Stale, 1),
+            (|writer, id| writer.advance(id, RecordState::Gone), TableCounter::Unknown, 1),
             (
                 |writer, id| {
                     publish(writer, id);
-                    writer.set_level_state(0, LevelState::Out);
+                    writer.set_level_state(0, ServingState::Out);
                 },
-                Counter::LevelOut,
+                TableCounter::LevelOut,
                 0,
             ),
             (
@@ -626,7 +629,7 @@ mod tests {
                     publish(writer, id);
                     writer.advance(id, RecordState::Stale);
                 },
-                Counter::Stale,
+                TableCounter::Stale,
                 1,
             ),
         ];
@@ -634,12 +637,12 @@ mod tests {
             let scene = Scene::with(Flags::default(), change);
             assert_eq!(scene.open(0, SOURCE), Ok(()));
             scene.assert_source();
-            assert_eq!((scene.total(reason), scene.total(Counter::Wishes)), (1, wishes), "{reason:?}");
+            assert_eq!((scene.total(reason), scene.total(TableCounter::Wishes)), (1, wishes), "{reason:?}");
         }
         let scene = Scene::new();
         assert_eq!(scene.open(libc::O_DIRECT, SOURCE), Ok(()));
         scene.assert_source();
-        assert_eq!(scene.total(Counter::Direct), 1);
+        assert_eq!(scene.total(TableCounter::Direct), 1);
     }
 
     #[test]
@@ -651,7 +654,7 @@ mod tests {
             scene.words[3].store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(redirect.opened(FD, 0, Some(SOURCE)), Ok(()));
             scene.assert_source();
-            assert_eq!(scene.total(Counter::Retired), 1);
+            assert_eq!(scene.total(TableCounter::Retired), 1);
             assert_eq!(redirect.open_frozen(SOURCE, 0), None);
             assert!(redirect.is_copy_of(&copy()));
         });
@@ -681,9 +684,9 @@ mod tests {
             assert_eq!(scene.open(0, &CString::new(given).unwrap()), Ok(()));
             assert_eq!(scene.wished().as_deref(), expected, "{given}");
             let lost = u64::from(given == long);
-            assert_eq!(scene.total(Counter::Wishes), u64::from(expected.is_some()));
-            assert_eq!(scene.total(Counter::LostWishes), lost);
-            assert_eq!(scene.total(Counter::Unknown), u64::from(expected.is_some()) + lost);
+            assert_eq!(scene.total(TableCounter::Wishes), u64::from(expected.is_some()));
+            assert_eq!(scene.total(TableCounter::LostWishes), lost);
+            assert_eq!(scene.total(TableCounter::Unknown), u64::from(expected.is_some()) + lost);
         }
         let scene = Scene::with(Flags::default(), gone);
         scene.kernel.fails.set(Some((Call::PathOf, 0, libc::ENOENT)));
@@ -722,11 +725,11 @@ mod tests {
         scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.bytes = 12;
         assert_eq!(scene.open(0, SOURCE), Ok(()));
         scene.assert_source();
-        assert_eq!((scene.total(Counter::Writes), scene.total(Counter::Stale)), (1, 1));
+        assert_eq!((scene.total(TableCounter::Writes), scene.total(TableCounter::Stale)), (1, 1));
 
         let scene = Scene::new();
         scene.run(|redirect| redirect.changed(c"/missing"));
-        assert_eq!(scene.total(Counter::Writes), 0);
+        assert_eq!(scene.total(TableCounter::Writes), 0);
         scene.run(|redirect| redirect.changed(SOURCE));
         assert!(scene.shared().is_stale(RecordId(0)));
         for error in [libc::EIO, libc::EBADF] {
@@ -743,7 +746,7 @@ mod tests {
         scene.kernel.open.borrow_mut().insert(FD, (COPY.into(), 0));
         assert_eq!(scene.open(libc::O_RDWR, c"/proc/self/fd/9"), Err(libc::EROFS));
         assert!(scene.shared().is_stale(RecordId(0)));
-        assert_eq!(scene.total(Counter::RefusedChanges), 1);
+        assert_eq!(scene.total(TableCounter::RefusedChanges), 1);
 
         let scene = Scene::new();
         let refuses = |identity, is_deleted| {
@@ -757,7 +760,7 @@ mod tests {
         scene.kernel.files.borrow_mut().remove(COPY);
         assert!(refuses(Identity { changed_ns: 99, ..copy() }, true));
         assert!(!refuses(Identity { changed_ns: 99, ..copy() }, false));
-        assert_eq!(scene.total(Counter::RefusedChanges), 3);
+        assert_eq!(scene.total(TableCounter::RefusedChanges), 3);
     }
 
     #[test]
@@ -792,7 +795,7 @@ mod tests {
         assert_eq!((found.st_mtime, found.st_mtime_nsec), (13, 14));
         assert_eq!((found.st_ctime, found.st_ctime_nsec), (-1, 999_999_999));
         assert_eq!((found.st_atime, found.st_atime_nsec), (77, 78));
-        assert_eq!(scene.total(Counter::Stats), 1);
+        assert_eq!(scene.total(TableCounter::Stats), 1);
     }
 
     #[test]
@@ -811,7 +814,7 @@ mod tests {
             let mut found = stat_of(&identity, libc::S_IFREG | 0o400);
             scene.run(|redirect| redirect.translate(&mut found));
             assert_eq!(stat::identity(&found), identity);
-            assert_eq!(scene.total(Counter::Stats), 0);
+            assert_eq!(scene.total(TableCounter::Stats), 0);
         }
         let scene = Scene::new();
         let mut found = stat_of(&copy(), libc::S_IFDIR | 0o400);

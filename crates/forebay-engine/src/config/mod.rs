@@ -17,8 +17,8 @@ use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles, probe_io_uring};
 pub use forebay_plan::config::Settings;
 use forebay_plan::config::{
-    AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Level, Locate, Mapping,
-    ReadOptions, StorageFacts, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
+    AccessChoice, Budget, DataFacts, DirectIo, JobFacts, JobPlan, JobTooLarge, Locate, Mapping, ReadOptions,
+    StorageFacts, StorageKind, copy_buffer_bytes, decide_job, ragged_bytes, wants_direct,
 };
 use forebay_plan::{Order, OrderKind};
 use forebay_types::ShardId;
@@ -221,7 +221,7 @@ fn storage_facts(
     files: &ShardFiles,
     mappings: Option<&Mappings>,
 ) -> StorageFacts {
-    let source = if files.is_local() { Level::LocalDisk } else { Level::Network };
+    let source = if files.is_local() { StorageKind::LocalDisk } else { StorageKind::Network };
     let is_resident = mappings.is_some_and(|mappings| is_resident(mappings, index, RESIDENT_PERCENT));
     let memory_bytes = host::limit_bytes();
     // The probe costs an open file per shard, and a ring.

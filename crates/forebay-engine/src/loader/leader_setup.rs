@@ -163,7 +163,7 @@ struct Leading<'a> {
 }
 
 /// The dataset, as the leader found it.
-struct Found {
+struct FoundDataset {
     index: Arc<Index>,
     /// Its sidecar.
     bytes: Arc<Vec<u8>>,
@@ -187,7 +187,7 @@ struct Held {
     server: Option<Server>,
 }
 
-impl Found {
+impl FoundDataset {
     /// The memory of the retained values, once more.
     fn share_retained(&self) -> Result<Option<Vec<OwnedFd>>, Error> {
         Ok(self.retained.as_ref().map(|retained| retained.share()).transpose()?)
@@ -222,7 +222,7 @@ impl Leading<'_> {
     }
 
     /// Loads or builds the index and opens the files; the budget loses what is retained.
-    fn find(&self, budget: &mut Budget, fallbacks: &mut Vec<Fallback>) -> Result<Found, Error> {
+    fn find(&self, budget: &mut Budget, fallbacks: &mut Vec<Fallback>) -> Result<FoundDataset, Error> {
         let &Self { source, options, strategies, links, caller, address_left, .. } = self;
         let locates = strategies.locators.is_some();
         let has_store = options.store.is_some();
@@ -258,13 +258,13 @@ impl Leading<'_> {
         let expansion = expansion_ratio(source, &index);
         let fingerprint = source.dataset().identity();
         let job_shares = share_out(options, &index, &files, fingerprint, links, caller)?;
-        Ok(Found { index, bytes, retained, origin, seek, files, mappings, expansion, job_shares })
+        Ok(FoundDataset { index, bytes, retained, origin, seek, files, mappings, expansion, job_shares })
     }
 
     /// Chooses what nodes keep, in the order `opportunistic`.
     fn choose_residents(
         &self,
-        found: &Found,
+        found: &FoundDataset,
         budget: &mut Budget,
     ) -> Result<Option<residents::Choice>, Error> {
         let &Self { source, options, links, caller, .. } = self;
@@ -288,11 +288,11 @@ impl Leading<'_> {
     /// Decides how the node reads.
     fn decide(
         &self,
-        found: &Found,
+        found: &FoundDataset,
         choice: Option<&residents::Choice>,
         budget: &Budget,
     ) -> Result<Decision, Error> {
-        let Found { index, files, mappings, expansion, job_shares, .. } = found;
+        let FoundDataset { index, files, mappings, expansion, job_shares, .. } = found;
         let streamed = choice.zip(job_shares.as_ref()).map(|(choice, job)| config::Streamed {
             order: &choice.order,
             staging_bytes: choice.plan.staging_bytes,
@@ -309,7 +309,7 @@ impl Leading<'_> {
     /// Loads what this node holds in memory.
     fn hold(
         &self,
-        found: &Found,
+        found: &FoundDataset,
         choice: Option<residents::Choice>,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<Held, Error> {
@@ -333,7 +333,7 @@ impl Leading<'_> {
     /// Attaches to the tier daemon, and decides how the node uses its tiers.
     fn use_tiers(
         &self,
-        found: &Found,
+        found: &FoundDataset,
         settings: &Settings,
         buffer_bytes: u64,
         fallbacks: &mut Vec<Fallback>,

@@ -124,7 +124,7 @@ impl Engine {
                 "file_bytes": data.file_bytes,
                 "unit_samples": data.unit_samples,
                 "file_system": files.file_system_name(),
-                "is_local": storage.source == decisions::Level::LocalDisk,
+                "is_local": storage.source == decisions::StorageKind::LocalDisk,
             },
             "order": {
                 "kind": context.options.order.kind,

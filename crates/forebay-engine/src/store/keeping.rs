@@ -24,7 +24,7 @@ use crate::base::fallback::{Fallback, Wanted};
 use crate::dataset::tier_sources::sources;
 use crate::error::Error;
 use crate::host::Host;
-use crate::store::daemon::{DataSet, Found, StoreConnection, StoreDaemonError, share_bytes};
+use crate::store::daemon::{DataSet, FoundShare, StoreConnection, StoreDaemonError, share_bytes};
 use crate::store::load::{LoadedBytes, load};
 
 /// The files of a dataset.
@@ -51,7 +51,7 @@ struct Session {
     data_set: DataSet,
     /// The last change of a file was long enough ago.
     is_settled: bool,
-    found: Option<Found>,
+    found: Option<FoundShare>,
     unused_bytes: u64,
 }
 

@@ -16,7 +16,7 @@ use forebay_types::CHUNK_BYTES;
 use crate::error::Error;
 use crate::host::Host;
 use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};
-use crate::store::daemon::Found;
+use crate::store::daemon::FoundShare;
 
 /// Chunks that a thread reads at a time: large reads reach all servers of a striped file.
 const RUN_CHUNKS: usize = 8;
@@ -35,7 +35,7 @@ pub(super) fn load(
     files: &ShardFiles,
     map: &ChunkMap,
     chunks: &[u64],
-    kept: Option<&Found>,
+    kept: Option<&FoundShare>,
     caller: &dyn Host,
 ) -> Result<(OwnedFd, LoadedBytes), Error> {
     let draft = Draft::new("forebay-share", (chunks.len() as u64 * CHUNK_BYTES).max(1))?;
@@ -62,7 +62,7 @@ fn load_run(
     map: &ChunkMap,
     chunks: &[u64],
     slots: Range<usize>,
-    kept: Option<&Found>,
+    kept: Option<&FoundShare>,
     draft: &Draft,
     bytes: &mut Vec<u8>,
 ) -> Result<LoadedBytes, Error> {

@@ -42,7 +42,7 @@ pub(crate) struct Measured {
 
 /// What all nodes measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Probe {
+pub(crate) struct NetworkProbe {
     /// Of this node.
     #[serde(flatten)]
     pub(crate) own: Measured,
@@ -50,7 +50,7 @@ pub(crate) struct Probe {
     pub(crate) slowest_rate_mib_s: f64,
 }
 
-impl Probe {
+impl NetworkProbe {
     /// Combines what the nodes measured; `None` if this one could not.
     pub(super) fn of(measured: &[Option<Measured>], own_node: usize) -> Option<Self> {
         let own = (*measured.get(own_node)?)?;
@@ -163,8 +163,8 @@ mod tests {
     fn nodes_report_their_own_rate_and_the_lowest() {
         let measured = |rate_mib_s| Some(Measured { rate_mib_s, round_trip_us: 50.0 });
         let all = [measured(300.0), None, measured(200.0)];
-        let probe = Probe::of(&all, 0).unwrap();
+        let probe = NetworkProbe::of(&all, 0).unwrap();
         assert_eq!((probe.own.rate_mib_s, probe.slowest_rate_mib_s), (300.0, 200.0));
-        assert_eq!(Probe::of(&all, 1), None);
+        assert_eq!(NetworkProbe::of(&all, 1), None);
     }
 }

@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
 use crate::store::keeping::{Keeping, KeptRoom, OwnShare, ShareSource};
-use crate::store::probe::{self, Probe};
+use crate::store::probe::{self, NetworkProbe};
 use crate::store::server::{STORE, Server};
 use crate::store::ucx;
 
@@ -69,7 +69,7 @@ pub(crate) struct StorePlan {
     /// Why this node cannot use UCX.
     pub(super) no_ucx: Option<String>,
     /// What the network between the nodes carries; `None` on one node, or if it was not measured.
-    pub(crate) probe: Option<Probe>,
+    pub(crate) probe: Option<NetworkProbe>,
 }
 
 /// Another node.
@@ -234,7 +234,7 @@ pub(crate) fn set_up(
         .collect();
     let next = plan.peers.iter().find(|peer| peer.node == (own_node + 1) % links.nodes());
     let measured = next.and_then(|peer| probe::measure(peer.address(), Rank(options.rank), plan.secret));
-    plan.probe = Probe::of(&exchange(Some(links), &measured, caller)?, own_node);
+    plan.probe = NetworkProbe::of(&exchange(Some(links), &measured, caller)?, own_node);
     probe::close(&exporter);
     let server = Server { exporter: Some(exporter), _ucx: by_ucx.ok(), clients, daemon };
     Ok(MadeStore { plan, share, server, fallback })

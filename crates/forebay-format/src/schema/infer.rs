@@ -44,7 +44,7 @@ impl ProbedRecord<'_> {
 }
 
 /// Returns the record of a sample.
-pub(crate) type Probe<'a> = dyn FnMut(u64) -> Result<ProbedRecord<'a>, Error> + 'a;
+pub(crate) type RecordProbe<'a> = dyn FnMut(u64) -> Result<ProbedRecord<'a>, Error> + 'a;
 
 /// What is known before any record is probed.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl SchemaInference<'_> {
     /// If the caller chose no schema, records without the usual one are raw. Records that have it
     /// and hold more are refused, since additional content of one record must not turn a whole
     /// dataset into bytes.
-    pub(crate) fn infer(&self, samples: u64, probe: &mut Probe<'_>) -> Result<Schema, Error> {
+    pub(crate) fn infer(&self, samples: u64, probe: &mut RecordProbe<'_>) -> Result<Schema, Error> {
         let forced = self.choice != SchemaChoice::Auto;
         let found = match if forced { self.choice } else { self.usual } {
             SchemaChoice::TfExample => self.tf_example(forced, samples, probe)?,
@@ -87,7 +87,12 @@ impl SchemaInference<'_> {
         })
     }
 
-    fn tf_example(&self, forced: bool, samples: u64, probe: &mut Probe<'_>) -> Result<Option<Schema>, Error> {
+    fn tf_example(
+        &self,
+        forced: bool,
+        samples: u64,
+        probe: &mut RecordProbe<'_>,
+    ) -> Result<Option<Schema>, Error> {
         // A caller who names fields knows that they exist.
         let strict = forced || !self.fields.is_empty();
         let mut inference = example::Inference::default();
@@ -107,7 +112,7 @@ impl SchemaInference<'_> {
         &self,
         forced: bool,
         samples: u64,
-        probe: &mut Probe<'_>,
+        probe: &mut RecordProbe<'_>,
     ) -> Result<Option<Schema>, Error> {
         let mut inference = image_record::Inference::default();
         let each = |_, bytes, read: ReadRecord<'_>| inference.probe(bytes, !forced, read);
@@ -119,7 +124,7 @@ impl SchemaInference<'_> {
         &self,
         forced: bool,
         samples: u64,
-        probe: &mut Probe<'_>,
+        probe: &mut RecordProbe<'_>,
     ) -> Result<Option<Schema>, Error> {
         let (mut found, mut unlike) = (None, None);
         let fits = self.probe_records(forced, samples, probe, |sample, bytes, read| {
@@ -153,7 +158,7 @@ impl SchemaInference<'_> {
         &self,
         strict: bool,
         samples: u64,
-        probe: &mut Probe<'_>,
+        probe: &mut RecordProbe<'_>,
         mut each: impl FnMut(u64, u64, ReadRecord<'_>) -> Result<Result<(), Misfit>, Error>,
     ) -> Result<bool, Error> {
         let (mut probes, mut number) = (samples.min(PROBE_RECORDS), 0);

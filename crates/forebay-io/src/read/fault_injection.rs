@@ -13,7 +13,7 @@ use crate::file::shards::ShardFiles;
 use crate::file::span::{At, Span};
 use crate::read::syscalls::{Fault, FileIo};
 
-type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
+type FaultRule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
 
 /// Real files whose system calls fail as a test says; for tests only.
 ///
@@ -22,7 +22,7 @@ type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
 pub struct FaultyIo {
     files: Arc<ShardFiles>,
     script: Mutex<VecDeque<Option<Fault>>>,
-    rule: Box<Rule>,
+    rule: Box<FaultRule>,
     ring_refused: Option<i32>,
     calls: AtomicU64,
     reopened: AtomicU64,

@@ -103,7 +103,7 @@ pub fn retained_bytes(readers: Option<Readers>, has_locators: bool, has_store: b
 #[cfg(test)]
 mod tests {
     use super::super::memory::MemoryBound;
-    use super::super::{DirectIo, Level, Mapping};
+    use super::super::{DirectIo, Mapping, StorageKind};
     use super::*;
     use crate::order::{LastBatch, OrderSpec};
 
@@ -129,7 +129,7 @@ mod tests {
             stream_unit_bytes: 0,
         };
         let storage = StorageFacts {
-            source: Level::Network,
+            source: StorageKind::Network,
             mapping: Mapping::None,
             direct: DirectIo::Unavailable,
             memory_bytes: 64 << 30,

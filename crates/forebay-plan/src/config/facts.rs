@@ -170,10 +170,10 @@ impl DataFacts {
     }
 }
 
-/// Storage level that bytes come from; each needs other settings.
+/// Kind of storage that bytes come from; each needs other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum StorageKind {
     /// Pages that are in memory.
     PageCache,
     /// A file system of this node.
@@ -210,8 +210,8 @@ pub enum DirectIo {
 /// Facts of the storage and of the node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StorageFacts {
-    /// Where the files lie: [`Level::LocalDisk`] or [`Level::Network`].
-    pub source: Level,
+    /// Where the files lie: [`StorageKind::LocalDisk`] or [`StorageKind::Network`].
+    pub source: StorageKind,
     /// State of their mapping.
     pub mapping: Mapping,
     /// Whether reads can bypass the page cache.

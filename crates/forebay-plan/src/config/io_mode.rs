@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::facts::{
-    AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
+    AccessChoice, DataFacts, DirectIo, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts, StorageKind,
 };
 use super::{KIB, MIB};
 use crate::order::OrderKind;
@@ -64,7 +64,7 @@ pub struct LevelTraits {
     pub reads_sample_files_in_place: bool,
 }
 
-impl Level {
+impl StorageKind {
     /// Parameters that suit the level.
     #[must_use]
     pub const fn traits(self) -> LevelTraits {
@@ -188,7 +188,7 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
 }
 
 /// Whether contiguous data lies on other nodes, and readers may prefetch their blocks.
-fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: OrderKind) -> bool {
+fn may_announce(options: &ReadOptions, data: &DataFacts, source: StorageKind, kind: OrderKind) -> bool {
     // Steps of a forward walk, groups and units are pieces of a file, unless every sample is a
     // file.
     let is_piecewise = matches!(
@@ -224,7 +224,7 @@ fn takes_from_memory(options: &ReadOptions, kind: OrderKind) -> bool {
 pub fn wants_direct(
     options: &ReadOptions,
     data: &DataFacts,
-    source: Level,
+    source: StorageKind,
     kind: OrderKind,
     is_resident: bool,
     memory_bytes: u64,
@@ -301,7 +301,7 @@ impl IoChoice {
         };
         let segment_bytes = match (options.coalesce, kind) {
             (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(MIN_SEGMENT_BYTES),
-            (None, OrderKind::Contiguous) if storage.source == Level::Network => {
+            (None, OrderKind::Contiguous) if storage.source == StorageKind::Network => {
                 source.contiguous_segment_bytes
             }
             (None, _) if coalesces && roots => COALESCED_SEGMENT_BYTES,
@@ -328,8 +328,10 @@ impl IoChoice {
             gap_bytes: match mode {
                 _ if roots => ROOT_GAP_BYTES,
                 // Between units lie those that are resident, or in other windows.
-                _ if matches!(kind, OrderKind::Opportunistic { .. }) => Level::PageCache.traits().gap_bytes,
-                _ if resident => Level::PageCache.traits().gap_bytes,
+                _ if matches!(kind, OrderKind::Opportunistic { .. }) => {
+                    StorageKind::PageCache.traits().gap_bytes
+                }
+                _ if resident => StorageKind::PageCache.traits().gap_bytes,
                 _ => source.gap_bytes,
             },
             read_bytes,
@@ -366,13 +368,14 @@ mod tests {
     }
 
     const LOCAL: StorageFacts = StorageFacts {
-        source: Level::LocalDisk,
+        source: StorageKind::LocalDisk,
         mapping: Mapping::Cold,
         direct: DirectIo::IoUring,
         memory_bytes: 64 << 30,
     };
     const WARM: StorageFacts = StorageFacts { mapping: Mapping::Resident, ..LOCAL };
-    const NETWORK: StorageFacts = StorageFacts { source: Level::Network, mapping: Mapping::None, ..LOCAL };
+    const NETWORK: StorageFacts =
+        StorageFacts { source: StorageKind::Network, mapping: Mapping::None, ..LOCAL };
 
     fn options() -> ReadOptions {
         ReadOptions::new(4)
@@ -467,7 +470,7 @@ mod tests {
             assert_eq!(choice.read_ahead == ReadAhead::Kernel, !announces, "{name}");
             assert_eq!(
                 choice.boundary_bytes,
-                (storage.source == Level::Network).then_some(choice.read_bytes),
+                (storage.source == StorageKind::Network).then_some(choice.read_bytes),
                 "{name}"
             );
         }

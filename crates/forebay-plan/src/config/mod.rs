@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::decide_job::{JobFacts, JobPlan, JobTooLarge, decide_job, needs_shares, retained_bytes};
 pub use self::facts::{
-    AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
+    AccessChoice, DataFacts, DirectIo, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts, StorageKind,
 };
 pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, wants_direct};
 pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};

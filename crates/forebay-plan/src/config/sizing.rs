@@ -262,7 +262,7 @@ impl Load<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{AccessChoice, DirectIo, Level, Locate, Mapping, Readers, StorageFacts};
+    use super::super::facts::{AccessChoice, DirectIo, Locate, Mapping, Readers, StorageFacts, StorageKind};
     use super::super::memory::MemoryBound;
     use super::super::{Settings, decide};
     use super::*;
@@ -314,7 +314,7 @@ mod tests {
             stream_unit_bytes: 0,
         };
         let storage = StorageFacts {
-            source: if resident { Level::LocalDisk } else { Level::Network },
+            source: if resident { StorageKind::LocalDisk } else { StorageKind::Network },
             mapping: if resident { Mapping::Resident } else { Mapping::None },
             direct: DirectIo::Unavailable,
             memory_bytes: 64 << 30,

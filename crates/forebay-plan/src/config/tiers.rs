@@ -177,7 +177,9 @@ fn alignment_of_shares(chunks_of_shares: u64, chunks: u64, unit_bytes: f64) -> u
 #[cfg(test)]
 mod tests {
     use super::super::memory::MemoryBound;
-    use super::super::{Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts, decide};
+    use super::super::{
+        Budget, DataFacts, DirectIo, Mapping, ReadOptions, StorageFacts, StorageKind, decide,
+    };
     use super::*;
     use crate::order::{LastBatch, OrderSpec};
     use crate::tier::copies::NoCopies;
@@ -238,7 +240,7 @@ mod tests {
             stream_unit_bytes: 0,
         };
         let storage = StorageFacts {
-            source: Level::Network,
+            source: StorageKind::Network,
             mapping: Mapping::None,
             direct: DirectIo::Unavailable,
             memory_bytes: 64 << 30,

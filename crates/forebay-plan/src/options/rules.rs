@@ -28,7 +28,7 @@ enum Rule {
     /// Any integer of 64 bits that is not negative.
     Seed,
     /// A number from 0 to 1.
-    Share,
+    Fraction,
     Seconds,
     Flag,
     Text,
@@ -62,7 +62,7 @@ const RULES: &[(&str, Rule)] = &[
     ("order.window", COUNT),
     ("order.lanes", COUNT),
     ("order.steps", COUNT),
-    ("order.entropy", Rule::Share),
+    ("order.entropy", Rule::Fraction),
     ("order.unit", Rule::Bytes(PIECE_BYTES, MAX_BYTES, &[])),
     ("strategy.locate", Rule::OneOf(&["index", "cursor", "handoff", "scan", "provenance"])),
     ("strategy.access", Rule::OneOf(&["auto", "mmap", "pread", "io_uring"])),
@@ -122,7 +122,7 @@ fn expected(name: &str, value: &Value) -> Option<String> {
             Some(if words.is_empty() { number } else { format!("{number}, or {}", words.join(" or ")) })
         }
         Rule::Seed => value.as_u64().is_none().then(|| "an integer from 0 to 2**64 - 1".into()),
-        Rule::Share => {
+        Rule::Fraction => {
             let is_one = value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share));
             (!is_one).then(|| "a number from 0 to 1".into())
         }

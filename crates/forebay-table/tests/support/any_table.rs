@@ -3,7 +3,8 @@
 use std::sync::atomic::AtomicU64;
 
 use forebay_table::{
-    CopyIdentity, Counter, Identity, Next, RecordId, SharedPart, Table, TableError, WORD_BYTES, path_hash,
+    CopyIdentity, Identity, Next, RecordId, SharedPart, Table, TableCounter, TableError, WORD_BYTES,
+    path_hash,
 };
 
 /// A table of which only the first bytes were stored: zeros up to the length that its header says.
@@ -54,8 +55,8 @@ pub fn read(bytes: &[u8]) -> Result<usize, TableError> {
     }
     let _ = table.is_source_path(1, b"/data/a");
     if let Some(shared) = shared {
-        shared.count(3, Counter::Programs, 1);
-        let _ = shared.total(Counter::Programs);
+        shared.count(3, TableCounter::Programs, 1);
+        let _ = shared.total(TableCounter::Programs);
         let _ = shared.stale().take(100).count();
         shared.remember_foreign(&Identity::default());
         assert!(shared.is_foreign(&Identity::default()));

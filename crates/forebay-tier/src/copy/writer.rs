@@ -66,7 +66,7 @@ pub struct Writer {
 
 struct Shared {
     limits: Limits,
-    levels: Vec<Level>,
+    levels: Vec<TargetLevel>,
     publisher: Arc<dyn Publisher>,
     health: Arc<Health>,
     queue: Mutex<Queue>,
@@ -84,7 +84,7 @@ struct Limits {
     stuck: Duration,
 }
 
-struct Level {
+struct TargetLevel {
     storage: Arc<dyn LevelStorage>,
     dirty: DirtyParts,
 }
@@ -130,7 +130,7 @@ impl Writer {
         publisher: Arc<dyn Publisher>,
         health: Arc<Health>,
     ) -> Result<Self, TierError> {
-        let level = |storage| Level { storage, dirty: DirtyParts::new(limits.part_bytes) };
+        let level = |storage| TargetLevel { storage, dirty: DirtyParts::new(limits.part_bytes) };
         let shared = Arc::new(Shared {
             limits,
             levels: levels.into_iter().map(level).collect(),

@@ -13,9 +13,9 @@ use forebay_types::{ChunkId, Pieces};
 
 use crate::copy::offer::Copied;
 use crate::daemon::file_store::RootId;
-use crate::daemon::level::{Level, LevelParts};
+use crate::daemon::level::{DaemonLevel, LevelParts};
 use crate::daemon::protocol::{DataSetId, LevelUsage, SourceUsage};
-use crate::daemon::replay::{Found, FoundSource};
+use crate::daemon::replay::{FoundCopy, FoundSource};
 use crate::daemon::sums::Sums;
 use crate::error::TierError;
 use crate::level::storage::LevelStorage;
@@ -27,7 +27,7 @@ use crate::table::{LevelState, TableWriter};
 /// See the module header.
 pub struct Cache {
     boot: u128,
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Vec<DaemonLevel>,
     pub(super) sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
     next_data_set: u64,
@@ -142,7 +142,7 @@ impl Cache {
     pub fn add_level(&mut self, parts: LevelParts, wanted: &[u8]) -> Result<u8, TierError> {
         let (mut sources, mut copies) = (Vec::new(), Vec::new());
         let number = self.free_number(&parts.name, wanted)?;
-        let level = Level::open(parts, self.boot, &mut sources, &mut copies)?;
+        let level = DaemonLevel::open(parts, self.boot, &mut sources, &mut copies)?;
         if usize::from(number) < self.levels.len() {
             self.retire(number);
             self.levels[usize::from(number)] = level;
@@ -162,7 +162,7 @@ impl Cache {
                 source.copies.reserve(chunks);
             }
         }
-        for Found { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
+        for FoundCopy { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
             let Some(source) = self.sources.get_mut(&key) else { continue };
             let at = SlotId { level: number, slab, slot };
             if pieces.is_empty() {
@@ -599,7 +599,7 @@ impl Cache {
     /// What the levels hold.
     #[must_use]
     pub fn usage(&self) -> Vec<LevelUsage> {
-        let of_level = |(number, level): (usize, &Level)| {
+        let of_level = |(number, level): (usize, &DaemonLevel)| {
             let mut sources: Vec<SourceUsage> = Vec::new();
             for source in self.sources.values() {
                 let here = source.copies.values().filter(|copy| usize::from(copy.at.level) == number);
@@ -654,7 +654,7 @@ impl Cache {
 
     /// Ends: what is in memory goes, unless it is to be kept.
     pub fn end(&mut self) {
-        self.levels.iter_mut().for_each(Level::end);
+        self.levels.iter_mut().for_each(DaemonLevel::end);
     }
 }
 

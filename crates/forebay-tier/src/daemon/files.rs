@@ -13,7 +13,7 @@ use rustix::fs::Mode;
 
 use crate::daemon::cache::{Cache, unix_s};
 use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of, times_of};
-use crate::daemon::level::Level;
+use crate::daemon::level::DaemonLevel;
 use crate::source::identity::SourceKey;
 use crate::table::LevelState;
 
@@ -128,11 +128,15 @@ impl Cache {
     /// Lets a level delete what nobody uses until it takes no more than its quota, which may have
     /// been larger before.
     pub(crate) fn keep_quota(&mut self, number: u8) {
-        self.reclaiming(number, Level::keep_quota);
+        self.reclaiming(number, DaemonLevel::keep_quota);
     }
 
     /// Does something for which a level may delete what nobody uses.
-    fn reclaiming<T>(&mut self, number: u8, act: impl FnOnce(&mut Level, &LastUsed, &mut Gone) -> T) -> T {
+    fn reclaiming<T>(
+        &mut self,
+        number: u8,
+        act: impl FnOnce(&mut DaemonLevel, &LastUsed, &mut Gone) -> T,
+    ) -> T {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
@@ -246,7 +250,7 @@ impl Cache {
     }
 }
 
-impl Level {
+impl DaemonLevel {
     fn keep_quota(&mut self, last_used: &LastUsed, gone: &mut Gone) {
         while self.planned_bytes() > self.parts.quota_bytes && self.reclaim(last_used, gone) {}
     }

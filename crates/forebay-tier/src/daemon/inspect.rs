@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::daemon::file_store::FileStore;
 use crate::daemon::protocol::{LevelUsage, SourceUsage};
-use crate::daemon::replay::{Found, FoundSource, ReadLog, read_log};
+use crate::daemon::replay::{FoundCopy, FoundSource, ReadLog, read_log};
 use crate::error::TierError;
 use crate::level::slab_files::SlabFiles;
 use crate::level::storage::LevelStorage;
@@ -26,7 +26,7 @@ pub struct StoredTier {
     identity: (u64, u64),
     storage: SlabFiles,
     sources: Vec<FoundSource>,
-    copies: Vec<Found>,
+    copies: Vec<FoundCopy>,
     files: FileStore,
     lost_log_bytes: u64,
 }
@@ -234,7 +234,7 @@ impl StoredTier {
         let mut compared = ComparedSources::default();
         let mut done = 0;
         for source in &self.sources {
-            let here: Vec<&Found> = self.copies.iter().filter(|found| found.key == source.key).collect();
+            let here: Vec<&FoundCopy> = self.copies.iter().filter(|found| found.key == source.key).collect();
             let of_source: u64 = here.iter().map(|found| found.sums.len() as u64).sum();
             if of_source == 0 {
                 continue;
@@ -289,7 +289,7 @@ impl StoredTier {
     fn compare_source(
         &self,
         source: &FoundSource,
-        here: &[&Found],
+        here: &[&FoundCopy],
         file: &File,
         (mut done, all): (u64, u64),
         compared: &mut ComparedSources,

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::daemon::file_store::FileStore;
 use crate::daemon::read_only::ReadOnlyView;
-use crate::daemon::replay::{Found, FoundSource, Replay, found_in, read_log};
+use crate::daemon::replay::{FoundCopy, FoundSource, Replay, found_in, read_log};
 use crate::daemon::slab::{Slab, Slot};
 use crate::error::TierError;
 use crate::level::storage::LevelStorage;
@@ -54,7 +54,7 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-pub(super) struct Level {
+pub(super) struct DaemonLevel {
     pub(super) parts: LevelParts,
     pub(super) state: LevelState,
     log: Option<Log>,
@@ -68,7 +68,7 @@ pub(super) struct Level {
     view: Option<ReadOnlyView>,
 }
 
-impl Level {
+impl DaemonLevel {
     /// The directory through which programs open copies of files.
     pub(super) fn served_path(&self) -> &Path {
         self.view.as_ref().map_or(&self.parts.path, ReadOnlyView::path)
@@ -79,7 +79,7 @@ impl Level {
         parts: LevelParts,
         boot: u128,
         sources: &mut Vec<FoundSource>,
-        copies: &mut Vec<Found>,
+        copies: &mut Vec<FoundCopy>,
     ) -> Result<Self, TierError> {
         // What is in memory is used without a comparison.
         let mut replay = Replay::new(boot, !parts.storage.is_memory());
@@ -137,7 +137,7 @@ impl Level {
             tracing::debug!(path = ?parts.path, %error, "copies are served from the directory itself");
         });
         let mut level = Self { parts, state, log, slabs, next_slab, numbers, files: whole, view: view.ok() };
-        let mut found: Vec<Found> =
+        let mut found: Vec<FoundCopy> =
             found_in(held).filter(|found| level.slabs.contains_key(&found.slab)).collect();
         if level.log.is_some() {
             if records > 2 * found.len() as u64 + level.files.records() + DEAD_RECORDS {
@@ -393,7 +393,7 @@ impl Level {
         &mut self,
         boot: u128,
         sources: &BTreeMap<u32, FoundSource>,
-        found: &[Found],
+        found: &[FoundCopy],
     ) -> io::Result<()> {
         let live: HashSet<&SourceKey> = found.iter().map(|found| &found.key).collect();
         let sources: Vec<&FoundSource> =
@@ -410,7 +410,7 @@ impl Level {
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots() });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
-                let Found { key, chunk, slab, slot, sums, .. } = found;
+                let FoundCopy { key, chunk, slab, slot, sums, .. } = found;
                 let (slab, slot, source, chunk) = (*slab, *slot, numbers[key], *chunk);
                 if sums.is_empty() {
                     return Record::SlotTaken { slab, slot, source, chunk };
@@ -477,7 +477,10 @@ mod tests {
         Arc::new(SlabFiles::new(File::open(slabs).unwrap().into()).unwrap())
     }
 
-    fn try_level(directory: &Path, storage: Arc<dyn LevelStorage>) -> Result<(Level, Vec<Found>), TierError> {
+    fn try_level(
+        directory: &Path,
+        storage: Arc<dyn LevelStorage>,
+    ) -> Result<(DaemonLevel, Vec<FoundCopy>), TierError> {
         let parts = LevelParts {
             name: "tier".into(),
             path: directory.to_owned(),
@@ -488,20 +491,20 @@ mod tests {
             keep: false,
         };
         let mut copies = Vec::new();
-        let level = Level::open(parts, 1, &mut Vec::new(), &mut copies)?;
+        let level = DaemonLevel::open(parts, 1, &mut Vec::new(), &mut copies)?;
         Ok((level, copies))
     }
 
-    fn level(directory: &Path) -> Level {
+    fn level(directory: &Path) -> DaemonLevel {
         try_level(directory, slabs(directory)).unwrap().0
     }
 
     /// The slab of a new chunk.
-    fn place(level: &mut Level, chunk: u64) -> u32 {
+    fn place(level: &mut DaemonLevel, chunk: u64) -> u32 {
         try_place(level, chunk).unwrap().0
     }
 
-    fn try_place(level: &mut Level, chunk: u64) -> Option<(u32, u16)> {
+    fn try_place(level: &mut DaemonLevel, chunk: u64) -> Option<(u32, u16)> {
         level.place(&HashSet::from([KEY]), &source(), chunk, &|_| None, &mut Vec::new())
     }
 
@@ -520,7 +523,7 @@ mod tests {
         }
         // A client of another daemon may read it, so that no other chunk may be written there.
         open.drop_copy(given[0].0, given[0].1);
-        let check = |open: &mut Level, found: &[Found]| {
+        let check = |open: &mut DaemonLevel, found: &[FoundCopy]| {
             let found_at: Vec<_> = found.iter().map(|found| (found.slab, found.slot)).collect();
             assert_eq!(found_at, given);
             assert!(found.iter().zip(0..).all(|(found, chunk)| (found.key, found.chunk) == (KEY, chunk)));
@@ -619,7 +622,7 @@ mod tests {
         let [found] = found.as_slice() else { panic!("expected one copy") };
         assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
         assert_eq!(found.pieces, Pieces(0b1_1001));
-        let sums_in_log = |open: &Level| {
+        let sums_in_log = |open: &DaemonLevel| {
             read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().copies.remove(0).sums
         };
         assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);

@@ -13,7 +13,7 @@ use crate::log::{CopyRecord, FileCopyRecord, FileTimes, Log, PieceSum, Record};
 use crate::source::identity::SourceKey;
 
 /// A slot that a log tells of, and the copy in it.
-pub(super) struct Found {
+pub(super) struct FoundCopy {
     pub(super) key: SourceKey,
     pub(super) chunk: u64,
     pub(super) slab: u32,
@@ -46,7 +46,7 @@ impl FoundSource {
 /// What a log tells of, with all checksums.
 pub(super) struct ReadLog {
     pub(super) sources: Vec<FoundSource>,
-    pub(super) copies: Vec<Found>,
+    pub(super) copies: Vec<FoundCopy>,
     pub(super) files: FoundFiles,
     /// Bytes after the last sound record.
     pub(super) lost_bytes: u64,
@@ -61,11 +61,11 @@ pub(super) fn read_log(directory: BorrowedFd<'_>, path: &Path, boot: u128) -> Re
 }
 
 /// Copies by slab and slot, in order.
-pub(super) fn found_in(held: BTreeMap<u32, Vec<Option<HeldSlot>>>) -> impl Iterator<Item = Found> {
+pub(super) fn found_in(held: BTreeMap<u32, Vec<Option<HeldSlot>>>) -> impl Iterator<Item = FoundCopy> {
     let of_slab = |(slab, slots): (u32, Vec<Option<HeldSlot>>)| {
         (0..).zip(slots).filter_map(move |(slot, held)| {
             let HeldSlot { key, chunk, pieces, sums, is_recent } = held?;
-            Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
+            Some(FoundCopy { key, chunk, slab, slot, pieces, sums, is_recent })
         })
     };
     held.into_iter().flat_map(of_slab)

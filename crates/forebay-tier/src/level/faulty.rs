@@ -37,13 +37,13 @@ pub(crate) enum Fault {
     Delay(Duration),
 }
 
-type Rule = dyn Fn(Call) -> Option<Fault> + Send + Sync;
+type FaultRule = dyn Fn(Call) -> Option<Fault> + Send + Sync;
 
 /// Slabs whose calls fail as a script says, one entry per call, and after its end as a rule says.
 pub(crate) struct FaultyLevel {
     storage: Arc<dyn LevelStorage>,
     script: Mutex<VecDeque<Option<Fault>>>,
-    rule: Box<Rule>,
+    rule: Box<FaultRule>,
     calls: AtomicU64,
 }
 

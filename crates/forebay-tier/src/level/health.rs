@@ -60,7 +60,7 @@ impl LevelOperation {
 
 /// The health of all levels, as far as this process knows.
 pub struct Health {
-    levels: Vec<Level>,
+    levels: Vec<LevelHealth>,
     source: ReadTimes,
     warnings: Mutex<Vec<String>>,
     /// Times are counted from here.
@@ -68,7 +68,7 @@ pub struct Health {
     hang: Duration,
 }
 
-struct Level {
+struct LevelHealth {
     /// The user's path.
     tier: String,
     /// A [`LevelState`], which only grows.
@@ -89,7 +89,7 @@ impl Health {
     }
 
     fn with_hang(levels: &[String], hang: Duration) -> Self {
-        let level = |tier: &String| Level {
+        let level = |tier: &String| LevelHealth {
             tier: tier.clone(),
             state: AtomicU8::new(LevelState::Open as u8),
             has_warned: AtomicBool::new(false),
@@ -193,7 +193,7 @@ impl Health {
         level.is_some_and(|level| level.under_way.iter().any(|begun| begun.load(Ordering::Relaxed) != 0))
     }
 
-    fn hangs(&self, level: &Level) -> bool {
+    fn hangs(&self, level: &LevelHealth) -> bool {
         let begun = level.under_way.iter().map(|begun| begun.load(Ordering::Relaxed));
         let oldest = begun.filter(|begun| *begun != 0).min();
         oldest.is_some_and(|oldest| {
@@ -201,14 +201,14 @@ impl Health {
         })
     }
 
-    fn leave_out(&self, level: &Level, problem: fmt::Arguments<'_>) {
+    fn leave_out(&self, level: &LevelHealth, problem: fmt::Arguments<'_>) {
         let before = level.state.fetch_max(LevelState::Out as u8, Ordering::Relaxed);
         if before != LevelState::Out as u8 {
             self.warn(level, format_args!("{problem}: no longer used"));
         }
     }
 
-    fn warn(&self, level: &Level, problem: fmt::Arguments<'_>) {
+    fn warn(&self, level: &LevelHealth, problem: fmt::Arguments<'_>) {
         if level.has_warned.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -217,7 +217,7 @@ impl Health {
     }
 }
 
-impl Level {
+impl LevelHealth {
     fn state(&self) -> LevelState {
         let state = self.state.load(Ordering::Relaxed);
         [LevelState::Open, LevelState::Full]

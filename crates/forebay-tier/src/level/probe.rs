@@ -38,7 +38,7 @@ const ALIGNED_BYTES: usize = 4096;
 /// Measures a round of each level, in a slab of this number; `None`: not known.
 pub(crate) fn probe(levels: Vec<(Arc<dyn LevelStorage>, u32)>) -> Vec<Option<Duration>> {
     let deadline = Instant::now() + WITHIN;
-    let begun: Vec<_> = levels.into_iter().map(|(storage, slab)| Probe::start(storage, slab)).collect();
+    let begun: Vec<_> = levels.into_iter().map(|(storage, slab)| SpeedProbe::start(storage, slab)).collect();
     begun.into_iter().map(|probe| probe.end(deadline)).collect()
 }
 
@@ -57,13 +57,13 @@ pub(crate) fn slower_first(levels: &[(u64, Option<Duration>)]) -> Vec<(usize, us
     (0..levels.len()).filter_map(|place| Some((place, faster(place)?))).collect()
 }
 
-enum Probe {
+enum SpeedProbe {
     Known(Option<Duration>),
     /// A thread sends what it found, and stores the fastest round until then [ns].
     Running(std::sync::mpsc::Receiver<io::Result<()>>, Arc<AtomicU64>),
 }
 
-impl Probe {
+impl SpeedProbe {
     fn start(storage: Arc<dyn LevelStorage>, slab: u32) -> Self {
         if storage.is_memory() {
             return Self::Known(Some(Duration::ZERO));

@@ -29,7 +29,7 @@ use crate::table::entry::{Entry, SlotId};
 pub(crate) const ALIGN_BYTES: usize = 4096;
 
 /// Which tier a chunk is to be copied to: its place in the user's list.
-pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
+pub type PlacementFn = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
 
 /// How a process uses tiers.
 pub struct TierSetup {
@@ -42,7 +42,7 @@ pub struct TierSetup {
     /// How the files are cut.
     pub map: ChunkMap,
     /// Where copies go.
-    pub placement: Placement,
+    pub placement: PlacementFn,
     /// Memory for copies on their way \[bytes\]; 0: this process makes no copies.
     pub buffer_bytes: usize,
 }
@@ -54,7 +54,7 @@ pub struct TieredFiles {
     pub(crate) map: ChunkMap,
     pub(crate) watch: Arc<SourceWatch>,
     pub(crate) health: Arc<Health>,
-    pub(crate) placement: Placement,
+    pub(crate) placement: PlacementFn,
     pub(crate) copies: Option<Copies>,
     pub(crate) counters: TierCounters,
     /// Mappings of the slabs of each tier that is memory.

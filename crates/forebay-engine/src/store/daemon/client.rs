@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// A share that the daemon keeps.
-pub(crate) struct Found {
+pub(crate) struct FoundShare {
     /// Sealed memory with a chunk after the other.
     pub(crate) memory: OwnedFd,
     /// The same.
@@ -32,7 +32,7 @@ pub(crate) struct Found {
     pub(crate) is_shared: bool,
 }
 
-impl Found {
+impl FoundShare {
     /// The first bytes of a chunk, if it is in the share.
     pub(crate) fn chunk(&self, chunk: u64, bytes: u64) -> Option<&[u8]> {
         let slot = self.chunks.binary_search(&chunk).ok()?;
@@ -68,7 +68,7 @@ impl StoreConnection {
         &self,
         data_set: &DataSet,
         stop: Stop<'_>,
-    ) -> Result<(Option<Found>, u64), StoreDaemonError> {
+    ) -> Result<(Option<FoundShare>, u64), StoreDaemonError> {
         let attempt = "find a share";
         let pidfd = own_pidfd().map_err(StoreDaemonError::host(attempt))?;
         let action = StoreAction::Find { data_set: data_set.clone() };
@@ -86,7 +86,7 @@ impl StoreConnection {
             .map_err(|_| invalid(("memory and chunks".into(), format!("{count} descriptors"))))?;
         let chunks = check_share(&memory, &chunk_list).map_err(invalid)?;
         let map = Map::read_only(&memory).map_err(StoreDaemonError::host(attempt))?;
-        Ok((Some(Found { memory, map, chunks, is_shared }), unused_bytes))
+        Ok((Some(FoundShare { memory, map, chunks, is_shared }), unused_bytes))
     }
 
     /// Hands over a share; in case of `Some`, it is not kept, and the daemon has room for this much

@@ -23,7 +23,7 @@ mod kept_shares;
 mod messages;
 mod server;
 
-pub(crate) use client::{Found, StoreConnection};
+pub(crate) use client::{FoundShare, StoreConnection};
 pub use client::{stop_store, store_status};
 pub use error::StoreDaemonError;
 pub(crate) use messages::{DataSet, share_bytes};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::buffers::{Buffers, Stored};
 use super::flatbuffer::{Malformed, Table};
-use super::leaf::{Leaf, LeafNulls, Level, LevelKind};
+use super::leaf::{Leaf, LeafNulls, NestingKind, NestingLevel};
 use super::message::{Message, broken};
 use super::schema::DictionaryIndex;
 use crate::Error;
@@ -184,23 +184,23 @@ impl<'a> Batch<'a> {
         let mut span = Span::Even { first: 0, per: 1 };
         // Whether nulls are those of rows, for which a mask is there or may be asked for.
         let mut is_row = leaf.may_be_masked();
-        for Level { node, kind } in &leaf.levels {
+        for NestingLevel { node, kind } in &leaf.levels {
             let node = &self.nodes[*node];
             self.check_length(name, node, &span)?;
             if valid.is_none() || !is_row {
                 self.refuse_nulls(name, node, &span, is_row)?;
             }
-            is_row &= *kind == LevelKind::Struct;
+            is_row &= *kind == NestingKind::Struct;
             span = match (kind, span) {
-                (LevelKind::Struct, span) => span,
-                (LevelKind::FixedList { length }, Span::Even { first, per }) => {
+                (NestingKind::Struct, span) => span,
+                (NestingKind::FixedList { length }, Span::Even { first, per }) => {
                     let product = |number: u64| number.checked_mul(*length);
                     let (first, per) = product(first).zip(product(per)).ok_or_else(|| {
                         self.buffers.wrong(name, "items", "fewer", "a number that overflows")
                     })?;
                     Span::Even { first, per }
                 }
-                (LevelKind::List { is_large, length }, Span::Even { first, per }) => {
+                (NestingKind::List { is_large, length }, Span::Even { first, per }) => {
                     let items = self.items(first, per, name)?;
                     let offsets =
                         self.buffers.offsets(name, node.first_buffer + 1, *is_large, first, items)?;
@@ -230,7 +230,7 @@ impl<'a> Batch<'a> {
                         }
                     }
                 }
-                (LevelKind::Fixed { item_bytes }, span) => {
+                (NestingKind::Fixed { item_bytes }, span) => {
                     return self.values(
                         name,
                         node.first_buffer + 1,
@@ -239,17 +239,17 @@ impl<'a> Batch<'a> {
                         (column, writer),
                     );
                 }
-                (LevelKind::Bool, span) => {
+                (NestingKind::Bool, span) => {
                     let bits = (1, Some(&Codec::Bits));
                     return self.values(name, node.first_buffer + 1, bits, span, (column, writer));
                 }
-                (LevelKind::Binary { is_large }, Span::Even { first, per: 1 }) => {
+                (NestingKind::Binary { is_large }, Span::Even { first, per: 1 }) => {
                     let offsets =
                         self.buffers.offsets(name, node.first_buffer + 1, *is_large, first, self.rows)?;
                     let strings = Span::Ranges(offsets);
                     return self.values(name, node.first_buffer + 2, (1, None), strings, (column, writer));
                 }
-                (LevelKind::Dictionary { index, .. }, Span::Even { first, per: 1 }) => {
+                (NestingKind::Dictionary { index, .. }, Span::Even { first, per: 1 }) => {
                     let entries = dictionaries.get(&(column, index.id)).map_or(&[][..], |entries| entries);
                     return self.indices(name, node.first_buffer + 1, (*index, first), entries, valid);
                 }
@@ -261,9 +261,9 @@ impl<'a> Batch<'a> {
 
     /// The nodes that may say of a row that it is null: its own, and those of structures around it.
     fn nodes_of_rows(&self, leaf: &Leaf) -> Result<Vec<&Node>, Error> {
-        let structures = leaf.levels.iter().take_while(|level| level.kind == LevelKind::Struct).count();
+        let structures = leaf.levels.iter().take_while(|level| level.kind == NestingKind::Struct).count();
         let mut nodes = Vec::new();
-        for Level { node, .. } in &leaf.levels[..=structures] {
+        for NestingLevel { node, .. } in &leaf.levels[..=structures] {
             let node = &self.nodes[*node];
             self.check_length(&leaf.field.name, node, &Span::Even { first: 0, per: 1 })?;
             if node.nulls > 0 && self.rows > 0 {
@@ -317,14 +317,16 @@ impl<'a> Batch<'a> {
     /// Refuses more rows than the buffer of a column's values, offsets or indices holds.
     fn check_rows(&self, leaf: &Leaf) -> Result<(), Error> {
         let name = &leaf.field.name;
-        let is_value = |level: &&Level| level.kind != LevelKind::Struct;
-        let Level { node, kind } = leaf.levels.iter().find(is_value).expect("a level of values");
+        let is_value = |level: &&NestingLevel| level.kind != NestingKind::Struct;
+        let NestingLevel { node, kind } = leaf.levels.iter().find(is_value).expect("a level of values");
         let row_bits = match kind {
-            LevelKind::Bool => 1,
-            LevelKind::Fixed { item_bytes } => 8 * item_bytes,
-            LevelKind::Dictionary { index, .. } => 8 * u64::from(index.bytes),
-            LevelKind::List { is_large, .. } | LevelKind::Binary { is_large } => 32 << u32::from(*is_large),
-            LevelKind::Struct | LevelKind::FixedList { .. } => unreachable!("{kind:?} has no mask"),
+            NestingKind::Bool => 1,
+            NestingKind::Fixed { item_bytes } => 8 * item_bytes,
+            NestingKind::Dictionary { index, .. } => 8 * u64::from(index.bytes),
+            NestingKind::List { is_large, .. } | NestingKind::Binary { is_large } => {
+                32 << u32::from(*is_large)
+            }
+            NestingKind::Struct | NestingKind::FixedList { .. } => unreachable!("{kind:?} has no mask"),
         };
         let held = self.buffers.stored(name, self.nodes[*node].first_buffer + 1)?.decoded_bytes;
         let rows = held.saturating_mul(8) / row_bits;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use forebay_types::Field;
 
-use super::leaf::{Candidate, LevelKind, candidates};
+use super::leaf::{Candidate, NestingKind, candidates};
 use super::message::schema_of;
 
 /// Fields by name.
@@ -26,8 +26,8 @@ impl ArrowFields {
                 .levels
                 .iter()
                 .filter_map(|level| match &level.kind {
-                    LevelKind::FixedList { length } => Some(Some(*length)),
-                    LevelKind::List { length, .. } => Some(*length),
+                    NestingKind::FixedList { length } => Some(Some(*length)),
+                    NestingKind::List { length, .. } => Some(*length),
                     _ => None,
                 })
                 .collect();

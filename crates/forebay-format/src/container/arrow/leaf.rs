@@ -28,7 +28,7 @@ pub(super) enum LeafNulls {
 pub(super) struct Leaf {
     pub(super) field: Field,
     /// From the outermost to the values.
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Vec<NestingLevel>,
     /// What its integers count, where their type does not say.
     pub(super) unit: Option<&'static str>,
     pub(super) nulls: LeafNulls,
@@ -37,8 +37,8 @@ pub(super) struct Leaf {
 impl Leaf {
     /// Whether a mask can tell the rows that are null. Of arrays, lists of one length, none does.
     pub(super) fn may_be_masked(&self) -> bool {
-        let is_axis = |level: &Level| {
-            matches!(level.kind, LevelKind::FixedList { .. } | LevelKind::List { length: Some(_), .. })
+        let is_axis = |level: &NestingLevel| {
+            matches!(level.kind, NestingKind::FixedList { .. } | NestingKind::List { length: Some(_), .. })
         };
         !self.levels.iter().any(is_axis)
     }
@@ -46,14 +46,14 @@ impl Leaf {
 
 /// One of the nested arrays of a column.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Level {
+pub(super) struct NestingLevel {
     /// Number of its node in a batch.
     pub(super) node: usize,
-    pub(super) kind: LevelKind,
+    pub(super) kind: NestingKind,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum LevelKind {
+pub(super) enum NestingKind {
     Struct,
     FixedList {
         length: u64,
@@ -150,7 +150,7 @@ pub(super) fn with_masks(candidates: Vec<Candidate>) -> Vec<Candidate> {
 fn find(
     field: &Numbered<'_>,
     name: String,
-    (above, is_nullable): (&[Level], bool),
+    (above, is_nullable): (&[NestingLevel], bool),
     is_default: bool,
     found: &mut Vec<Candidate>,
 ) {
@@ -162,7 +162,7 @@ fn find(
         return;
     }
     let mut levels = above.to_vec();
-    levels.push(Level { node: field.node, kind: LevelKind::Struct });
+    levels.push(NestingLevel { node: field.node, kind: NestingKind::Struct });
     let is_file = is_encoded_file(field.field);
     for child in &field.children {
         let child_name = &child.field.name;
@@ -187,14 +187,14 @@ fn is_encoded_file(field: &SchemaField) -> bool {
 }
 
 /// The column of a field without structures, or what is not read.
-fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, String> {
+fn column(field: &Numbered<'_>, name: &str, above: &[NestingLevel]) -> Result<Leaf, String> {
     let mut levels = above.to_vec();
     let mut shape = declared_shape(field.field)?;
     let (is_declared, mut axes, mut is_ragged) = (shape.is_some(), Vec::new(), false);
     let mut next = field;
     let values = loop {
         let SchemaField { kind, dictionary, children, .. } = next.field;
-        let mut push = |kind| levels.push(Level { node: next.node, kind });
+        let mut push = |kind| levels.push(NestingLevel { node: next.node, kind });
         if let Some(index) = dictionary {
             let plain = SchemaField { dictionary: None, ..next.field.clone() };
             let mut buffers = Vec::new();
@@ -204,13 +204,13 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
             }
             let values = Box::new(column(&numbered[0], name, &[])?);
             let (field, unit) = (values.field.clone(), values.unit);
-            push(LevelKind::Dictionary { index: *index, values, buffers });
+            push(NestingKind::Dictionary { index: *index, values, buffers });
             return Ok(Leaf { field, levels, unit, nulls: LeafNulls::Refused });
         }
         match kind {
             FieldKind::FixedList { length } => {
                 axes.push(*length);
-                push(LevelKind::FixedList { length: *length });
+                push(NestingKind::FixedList { length: *length });
                 next = &next.children[0];
             }
             FieldKind::List { is_large } => {
@@ -222,21 +222,21 @@ fn column(field: &Numbered<'_>, name: &str, above: &[Level]) -> Result<Leaf, Str
                     Some(length) => axes.push(length),
                     None => is_ragged = true,
                 }
-                push(LevelKind::List { is_large: *is_large, length });
+                push(NestingKind::List { is_large: *is_large, length });
                 next = &next.children[0];
             }
             FieldKind::Struct => return Err("lists of structures".to_owned()),
             FieldKind::Other { name, .. } => return Err(format!("type {name}")),
             FieldKind::Fixed { dtype, numpy, item_bytes, unit } => {
-                push(LevelKind::Fixed { item_bytes: u64::from(*item_bytes) });
+                push(NestingKind::Fixed { item_bytes: u64::from(*item_bytes) });
                 break Some((*dtype, numpy.clone(), u64::from(*item_bytes), *unit));
             }
             FieldKind::Bool => {
-                push(LevelKind::Bool);
+                push(NestingKind::Bool);
                 break Some((Some(Dtype::Bool), None, 1, None));
             }
             FieldKind::Binary { is_large } => {
-                push(LevelKind::Binary { is_large: *is_large });
+                push(NestingKind::Binary { is_large: *is_large });
                 break None;
             }
         }

@@ -19,7 +19,7 @@ mod schema;
 use std::path::Path;
 
 use self::batch::{Batch, Dictionaries, Places};
-use self::leaf::{Candidate, Leaf, LeafNulls, LevelKind};
+use self::leaf::{Candidate, Leaf, LeafNulls, NestingKind};
 use self::message::{Content, Message, Messages, Opening, broken};
 use crate::container::columns::{choose, with_masks};
 use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
@@ -106,7 +106,7 @@ impl ArrowFile {
         let (id, data, is_delta) = read().map_err(&error)?;
         let data = data.ok_or_else(|| error(flatbuffer::Malformed("a dictionary without data")))?;
         for (column, leaf) in self.leaves.iter().enumerate() {
-            let Some(LevelKind::Dictionary { index, values, buffers }) =
+            let Some(NestingKind::Dictionary { index, values, buffers }) =
                 leaf.levels.last().map(|level| &level.kind)
             else {
                 continue;

@@ -19,7 +19,7 @@ pub type Pages<'a> = dyn Fn(u64, u64) -> Option<&'a [u8]> + 'a;
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     /// From the root down; empty before the first record and after the last.
-    levels: Vec<Level>,
+    levels: Vec<CursorPage>,
     begun: bool,
     passed: u64,
 }
@@ -81,7 +81,7 @@ impl PortableCursor {
 
 /// A page on the way down.
 #[derive(Clone, Debug, Default)]
-struct Level {
+struct CursorPage {
     page: u64,
     nodes: Vec<Node>,
     /// The node that comes next.
@@ -242,7 +242,7 @@ impl Cursor {
         let bytes = page_bytes(database, page, pages)?;
         let is_leaf = self.levels.len() + 1 == usize::from(tree.depth);
         let role = if is_leaf { Role::Leaf } else { Role::Branch };
-        let mut level = Level { page, ..Level::default() };
+        let mut level = CursorPage { page, ..CursorPage::default() };
         decode(layout, page, role, bytes, &mut level.nodes)?;
         self.levels.push(level);
         Ok(())

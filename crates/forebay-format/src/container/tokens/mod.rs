@@ -44,7 +44,7 @@ pub(crate) struct TokenFile {
 }
 
 /// What a file says of its tokens.
-struct Found {
+struct TokenFacts {
     dtype: Option<Dtype>,
     place: Range<u64>,
     pair: Option<Pair>,
@@ -74,7 +74,7 @@ impl TokenFile {
             let chunks = litdata::token_chunks(path)?.into_iter();
             let found = |litdata::TokenChunk { input, dtype, place }| {
                 let header = place.start.to_le_bytes().to_vec();
-                let found = Found { dtype: Some(dtype), place, pair: None, header };
+                let found = TokenFacts { dtype: Some(dtype), place, pair: None, header };
                 Self::of(path, input, found, options)
             };
             return chunks.map(found).collect();
@@ -85,7 +85,7 @@ impl TokenFile {
     }
 
     /// Takes a file in which these tokens were found.
-    fn of(path: &Path, input: Input, found: Found, options: &OpenOptions) -> Result<Self, Error> {
+    fn of(path: &Path, input: Input, found: TokenFacts, options: &OpenOptions) -> Result<Self, Error> {
         let Some(layout) = options.tokens.clone() else {
             return Err(Error::Usage {
                 message: format!("{}: the windows of its tokens are not known", path.display()),
@@ -106,7 +106,7 @@ impl TokenFile {
                 });
             }
         };
-        let Found { dtype, place, pair, header } = found;
+        let TokenFacts { dtype, place, pair, header } = found;
         let dtype = decide_dtype(&input, layout.dtype, dtype)?;
         if pair.is_none() && layout.documents == Documents::Cut {
             return Err(input.unsupported(
@@ -163,14 +163,19 @@ impl TokenFile {
 }
 
 /// Finds out what kind of file it is, unless the caller said where its tokens begin.
-fn look(input: &Input, layout: Option<&TokenLayout>) -> Result<Found, Error> {
+fn look(input: &Input, layout: Option<&TokenLayout>) -> Result<TokenFacts, Error> {
     if let Some(header_bytes) = layout.and_then(|layout| layout.header_bytes) {
         if header_bytes > input.bytes() {
             let expected = format!("at least {header_bytes}, as header_bytes= says");
             return Err(input.corrupt(0, "bytes of the file", expected, input.bytes()));
         }
         let place = header_bytes..input.bytes();
-        return Ok(Found { dtype: None, place, pair: None, header: header_bytes.to_le_bytes().to_vec() });
+        return Ok(TokenFacts {
+            dtype: None,
+            place,
+            pair: None,
+            header: header_bytes.to_le_bytes().to_vec(),
+        });
     }
     let mut magic = [0; MAGIC.len()];
     let count = input.read_most(0, &mut magic)?;
@@ -192,20 +197,20 @@ fn look(input: &Input, layout: Option<&TokenLayout>) -> Result<Found, Error> {
             ));
         }
         let place = array.start..array.start + array.bytes();
-        return Ok(Found { dtype: Some(dtype), place, pair: None, header });
+        return Ok(TokenFacts { dtype: Some(dtype), place, pair: None, header });
     }
     let place = 0..input.bytes();
     if let Some(pair) = Pair::open(input)? {
         let header = pair.state();
-        return Ok(Found { dtype: Some(pair.dtype()), place, pair: Some(pair), header });
+        return Ok(TokenFacts { dtype: Some(pair.dtype()), place, pair: Some(pair), header });
     }
     if let Some((header, dtype)) = llm_c::header(input)? {
         let place = header.len() as u64..input.bytes();
-        return Ok(Found { dtype: Some(dtype), place, pair: None, header });
+        return Ok(TokenFacts { dtype: Some(dtype), place, pair: None, header });
     }
     let are_bytes = layout.and_then(|layout| layout.dtype).is_some_and(|dtype| dtype.item_bytes() == 1);
     refuse_others(input, are_bytes)?;
-    Ok(Found { dtype: None, place, pair: None, header: Vec::new() })
+    Ok(TokenFacts { dtype: None, place, pair: None, header: Vec::new() })
 }
 
 /// Refuses a file that is something else by its first bytes. Letters may be tokens of a byte each.

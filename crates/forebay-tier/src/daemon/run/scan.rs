@@ -20,7 +20,7 @@ const THREADS: usize = 4;
 
 /// A file of a source.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ScannedFile {
     /// Number of the source.
     pub(super) root: usize,
     /// Below the source; empty if the source is the file.
@@ -38,7 +38,7 @@ pub(super) struct Scanned {
 /// What a scan comes to.
 #[derive(Default)]
 pub(super) struct Scan {
-    pub(super) files: Vec<Found>,
+    pub(super) files: Vec<ScannedFile>,
     /// Files outside of the sources to which links within lead.
     pub(super) outside: Vec<FileKey>,
     /// The first file or directory that could not be read.
@@ -58,7 +58,7 @@ pub(super) fn scan(roots: &[PathBuf], scanned: &Scanned, is_ended: &AtomicBool) 
     let mut work = Work { directories: Vec::new(), busy: 0 };
     for (root, path) in roots.iter().enumerate() {
         match one(path) {
-            Ok(Some(file)) => results.files.push(Found { root, path: PathBuf::new(), file }),
+            Ok(Some(file)) => results.files.push(ScannedFile { root, path: PathBuf::new(), file }),
             Ok(None) => work.directories.push((root, PathBuf::new())),
             Err(error) => results.problem = Some(format!("{}: {error}", path.display())),
         }
@@ -137,7 +137,7 @@ fn one(path: &Path) -> io::Result<Option<SourceFile>> {
 /// What a directory has.
 #[derive(Default)]
 struct Listed {
-    files: Vec<Found>,
+    files: Vec<ScannedFile>,
     directories: Vec<(usize, PathBuf)>,
     links: Vec<PathBuf>,
 }
@@ -169,7 +169,7 @@ fn list(
                 } else if is_regular(&file) {
                     scanned.files.fetch_add(1, Ordering::Relaxed);
                     scanned.bytes.fetch_add(file.identity.bytes, Ordering::Relaxed);
-                    listed.files.push(Found { root, path, file });
+                    listed.files.push(ScannedFile { root, path, file });
                 }
             }
             _ => {}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_table::{CopyFile, Counter};
+use forebay_table::{CopyFile, TableCounter};
 use serde_json::{Value, json};
 
 use super::copiers::FileKey;
@@ -127,7 +127,7 @@ impl RunShared {
     }
 
     /// What all programs have counted.
-    pub(super) fn total(&self, counter: Counter) -> u64 {
+    pub(super) fn total(&self, counter: TableCounter) -> u64 {
         lock(&self.tables).iter().map(|table| table.shared().total(counter)).sum()
     }
 
@@ -161,7 +161,7 @@ impl RunShared {
             .iter()
             .enumerate()
             .map(|(place, level)| {
-                let opens = self.total(Counter::Opened(place as u8));
+                let opens = self.total(TableCounter::Opened(place as u8));
                 served += opens;
                 let held = &usage[usize::from(level.number)];
                 let (copies, copied_bytes) = cache.copies_on(level.number);
@@ -169,7 +169,7 @@ impl RunShared {
                     "name": held.name,
                     "path": held.path,
                     "opens": opens,
-                    "bytes": self.total(Counter::OpenedBytes(place as u8)),
+                    "bytes": self.total(TableCounter::OpenedBytes(place as u8)),
                     "copies": copies,
                     "copied_bytes": copied_bytes,
                     "quota_bytes": held.quota_bytes,
@@ -179,21 +179,21 @@ impl RunShared {
             })
             .collect();
         let from_source = [
-            Counter::Copying,
-            Counter::Refused,
-            Counter::Unknown,
-            Counter::Changed,
-            Counter::Stale,
-            Counter::Direct,
-            Counter::LevelOut,
-            Counter::OpenFailed,
-            Counter::OtherCopy,
-            Counter::NumberFailed,
-            Counter::Retired,
+            TableCounter::Copying,
+            TableCounter::Refused,
+            TableCounter::Unknown,
+            TableCounter::Changed,
+            TableCounter::Stale,
+            TableCounter::Direct,
+            TableCounter::LevelOut,
+            TableCounter::OpenFailed,
+            TableCounter::OtherCopy,
+            TableCounter::NumberFailed,
+            TableCounter::Retired,
         ];
         let opens = served + from_source.iter().map(|counter| self.total(*counter)).sum::<u64>();
         let named: BTreeMap<&str, u64> =
-            Counter::NAMED.iter().map(|(counter, name)| (*name, self.total(*counter))).collect();
+            TableCounter::NAMED.iter().map(|(counter, name)| (*name, self.total(*counter))).collect();
         let differences: Vec<Value> = lock(&self.differences)
             .iter()
             .map(|(path, offset)| json!({"path": path.to_string_lossy(), "offset": offset}))

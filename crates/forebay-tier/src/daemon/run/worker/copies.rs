@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay_plan::{is_flush_due, is_patient, may_begin_copy};
-use forebay_table::{Counter, TableWriter};
+use forebay_table::{TableCounter, TableWriter};
 
 use crate::daemon::files::{FileFacts, NoCopy};
 use crate::daemon::run::blocks::CopyProblem;
@@ -204,8 +204,9 @@ impl Worker {
     /// Whether so many bytes may be read that no program has read, or that have left the memory.
     fn may_fetch(&self, bytes: u64) -> bool {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let served: u64 =
-            (0..self.levels.len()).map(|level| self.shared.total(Counter::OpenedBytes(level as u8))).sum();
+        let served: u64 = (0..self.levels.len())
+            .map(|level| self.shared.total(TableCounter::OpenedBytes(level as u8)))
+            .sum();
         let asked = get(&self.shared.counts.requested_bytes) + served;
         self.shared.options.fetch.may_read(bytes, get(&self.shared.counts.fetched_bytes), asked)
     }

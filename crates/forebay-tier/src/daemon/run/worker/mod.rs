@@ -39,7 +39,7 @@ use crate::daemon::run::blocks::BLOCK_BYTES;
 use crate::daemon::run::copiers::{Copiers, FileKey};
 use crate::daemon::run::copying::Copying;
 use crate::daemon::run::mounts::mounts_below;
-use crate::daemon::run::scan::{Found, Scan};
+use crate::daemon::run::scan::{Scan, ScannedFile};
 use crate::daemon::run::shared::{Registry, RunShared, lock};
 use crate::daemon::run::table_file::TableFile;
 use crate::error::TierError;
@@ -141,7 +141,7 @@ pub(super) struct Worker {
     /// Files that staging has found, while or after it looks for them.
     scanning: Option<Receiver<Scan>>,
     is_scanned: bool,
-    staged: VecDeque<Found>,
+    staged: VecDeque<ScannedFile>,
     /// Copies that are compared before they are served.
     to_compare: VecDeque<FileKey>,
     comparing: usize,
@@ -381,7 +381,7 @@ impl Worker {
         self.looked_around = Instant::now();
         for (place, level) in self.levels.iter().enumerate() {
             if lock(&self.cache).level_state(*level) == LevelState::Out {
-                table.set_level_state(place as u8, forebay_table::LevelState::Out);
+                table.set_level_state(place as u8, forebay_table::ServingState::Out);
             }
         }
         let stale: Vec<FileKey> =

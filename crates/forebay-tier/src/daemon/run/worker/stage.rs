@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
 use crate::daemon::run::copiers::COPIERS;
-use crate::daemon::run::scan::{Found, Scan, scan};
+use crate::daemon::run::scan::{Scan, ScannedFile, scan};
 use crate::daemon::run::shared::{Staging, lock};
 use crate::daemon::run::worker::{OUTSIDE, Wanted, Worker, below, key_of};
 
@@ -70,7 +70,7 @@ impl Worker {
     }
 
     /// Stages those of the files that have no copy.
-    fn take_found(&mut self, found: Vec<Found>) {
+    fn take_found(&mut self, found: Vec<ScannedFile>) {
         let staging = &self.shared.staging;
         for found in found {
             let bytes = found.file.identity.bytes;

@@ -6,7 +6,7 @@ use crate::{FileSystem, ReadError};
 
 /// Which accesses work at a path; what does not work comes with its reason.
 #[derive(Clone, Debug)]
-pub struct Probe {
+pub struct AccessProbe {
     /// Whether an `io_uring` can be made.
     pub io_uring: Result<(), String>,
     /// Whether files there can be read around the page cache.
@@ -15,7 +15,7 @@ pub struct Probe {
     pub file_system: FileSystem,
 }
 
-impl Probe {
+impl AccessProbe {
     /// Asks the kernel and the file system of the file at `path`; nothing is read.
     ///
     /// # Errors
