@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay_format::array_record;
 use forebay_format::file::Input;
-use forebay_format::sidecar::{Entry, PartPiece};
+use forebay_format::sidecar::{IndexEntry, PartPiece};
 use libfuzzer_sys::fuzz_target;
 
 fn read(bytes: &[u8]) {
@@ -18,8 +18,8 @@ fn read(bytes: &[u8]) {
             assert!(end.is_some_and(|end| end <= bytes.len() as u64), "an extent within the file");
         };
         match entry {
-            Entry::Plain { start, length, .. } => check(start, length),
-            Entry::Exception(parts) => {
+            IndexEntry::Plain { start, length, .. } => check(start, length),
+            IndexEntry::Exception(parts) => {
                 for piece in &parts[0].pieces {
                     let PartPiece::Extent { offset, length } = piece else { panic!("an extent") };
                     check(*offset, *length);

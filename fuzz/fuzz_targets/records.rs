@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_format::file::Input;
 use forebay_format::recordio::{self, IndexFile};
-use forebay_format::sidecar::{Entry, PartPiece};
+use forebay_format::sidecar::{IndexEntry, PartPiece};
 use forebay_format::tfrecord;
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +16,7 @@ fn input(bytes: &[u8]) -> Input {
 
 fn tfrecords(bytes: &[u8]) {
     let _ = tfrecord::walk(&input(bytes), &|_| true, &mut |entry| {
-        let Entry::Plain { start, length, .. } = entry else { panic!("a plain entry") };
+        let IndexEntry::Plain { start, length, .. } = entry else { panic!("a plain entry") };
         let unit = &bytes[start as usize..(start + 12 + length + 4) as usize];
         let _ = tfrecord::check_record(unit, start, Path::new("fuzzed"));
         Ok(())
@@ -51,8 +51,8 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(end <= bytes.len() as u64);
         };
         match entry {
-            Entry::Plain { start, length, .. } => extent(start + 8, length),
-            Entry::Exception(parts) => {
+            IndexEntry::Plain { start, length, .. } => extent(start + 8, length),
+            IndexEntry::Exception(parts) => {
                 for piece in &parts[0].pieces {
                     let PartPiece::Extent { offset, length } = piece else { panic!("an extent") };
                     extent(*offset, *length);

@@ -12,7 +12,7 @@ mod table;
 
 use std::sync::{Arc, OnceLock};
 
-use forebay_format::sidecar::Entry;
+use forebay_format::sidecar::IndexEntry;
 use forebay_format::{DatumSchema, FieldOut, Index, Pixels, Schema};
 use forebay_types::{Located, SampleId};
 use libfuzzer_sys::fuzz_target;
@@ -25,8 +25,8 @@ fn sound() -> &'static [u8] {
     static SOUND: OnceLock<Vec<u8>> = OnceLock::new();
     SOUND.get_or_init(|| {
         let length = |index| if index == 0 { 0 } else { 1000 };
-        let entry = |index| Entry::Plain { class: 0, start: 8192 + 1000 * index, length: length(index) };
-        let entries: Vec<Entry> = (0..RECORDS).map(entry).collect();
+        let entry = |index| IndexEntry::Plain { class: 0, start: 8192 + 1000 * index, length: length(index) };
+        let entries: Vec<IndexEntry> = (0..RECORDS).map(entry).collect();
         table::sidecar(&entries)
     })
 }

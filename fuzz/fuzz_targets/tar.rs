@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::file::Input;
-use forebay_format::sidecar::Entry;
+use forebay_format::sidecar::IndexEntry;
 use forebay_format::tar::TarFile;
 use libfuzzer_sys::fuzz_target;
 
@@ -15,9 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
         TarFile::read(input, fields)
     };
     let Ok(file) = read(&[]) else { return };
-    let check = |places: &[Entry]| {
+    let check = |places: &[IndexEntry]| {
         for place in places {
-            let Entry::Plain { start, length, .. } = place else { continue };
+            let IndexEntry::Plain { start, length, .. } = place else { continue };
             let end = start.checked_add(*length);
             assert!(end.is_some_and(|end| end <= bytes.len() as u64), "a member within the file");
         }

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::sidecar::{Entry, Part, PartPiece};
+use forebay_format::sidecar::{IndexEntry, Part, PartPiece};
 use forebay_table::{
     CopyFile, CopyIdentity, Flags, Identity, Layout, RecordId, RecordState, Settings, SourceFile, SourcePrefix,
     TableWriter,
@@ -55,8 +55,8 @@ fn main() {
         let image = Spec::new(dialect, 256).build_with(&some, &named);
         write("lmdb", &format!("dialect-{number}"), &image.bytes);
     }
-    let plain = |class, start, length| Entry::Plain { class, start, length };
-    let tables: [(&str, Vec<Entry>); 4] = [
+    let plain = |class, start, length| IndexEntry::Plain { class, start, length };
+    let tables: [(&str, Vec<IndexEntry>); 4] = [
         ("uniform", (0..300).map(|index| plain(1, (2 + index + index / 50) * 4096, 3073)).collect()),
         ("inline", (0..300).map(|index| plain(0, (1 << 20) - 200 * index, 150 + index % 30)).collect()),
         ("mixed", (0..300).map(|index| plain((index % 2) as u8, (2 + index) * 4096, 7 * index)).collect()),
@@ -64,7 +64,7 @@ fn main() {
             let extent = PartPiece::Extent { offset: 9000, length: 40 };
             let pieces = vec![extent, PartPiece::Literal(vec![1, 2, 3])];
             let part = Part { pieces, codecs: 0, decoded_bytes: 43, guard: 9, offset: 4, length: 30 };
-            vec![plain(0, 8192, 9), Entry::Exception(vec![part.clone(), part]), plain(1, 12288, 3)]
+            vec![plain(0, 8192, 9), IndexEntry::Exception(vec![part.clone(), part]), plain(1, 12288, 3)]
         }),
     ];
     for (name, table) in tables {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use forebay_engine::shm::read_gate::{Entry, ReadGate};
+use forebay_engine::shm::read_gate::{GateEntry, ReadGate};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -30,7 +30,7 @@ fn whoever_finds_the_gate_left_finds_nobody_reading() {
         let reader = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                if shared.gate.enter(FOREVER, || shared.gate.is_free()) == Entry::Inside {
+                if shared.gate.enter(FOREVER, || shared.gate.is_free()) == GateEntry::Inside {
                     shared.storage.with_mut(|storage| unsafe { *storage += 1 });
                     shared.gate.leave();
                 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_format::lmdb::{Dialect, Identity, TreeRecord};
-use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
+use forebay_format::sidecar::{IndexEntry, RecordClass, StoredIn, Writer};
 use forebay_format::{Dataset, FieldOut, Index, OpenOptions, Schema, SchemaChoice, ShardInfo, ShardState};
 use forebay_types::{Located, SampleId};
 
@@ -59,7 +59,7 @@ fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let length = length(random >> 33);
         if length > 2000 {
-            writer.push([Entry::Plain { class: 1, start: page * PAGE_BYTES, length }]);
+            writer.push([IndexEntry::Plain { class: 1, start: page * PAGE_BYTES, length }]);
             page += (length + 15) / PAGE_BYTES
                 + 1
                 + u64::from(sample % 155 == 154)
@@ -70,7 +70,7 @@ fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
                 (page, upper) = (page + 1, PAGE_BYTES);
             }
             upper -= node;
-            writer.push([Entry::Plain { class: 0, start: page * PAGE_BYTES + upper + 16, length }]);
+            writer.push([IndexEntry::Plain { class: 0, start: page * PAGE_BYTES + upper + 16, length }]);
         }
     }
     let tree = TreeRecord {

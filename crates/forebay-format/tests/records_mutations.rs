@@ -17,7 +17,7 @@ use crate::support::dataset::Scratch;
 use crate::support::lmdb_writer::Random;
 use crate::support::record_writer::{recordios, tfrecords};
 use forebay_format::file::Input;
-use forebay_format::sidecar::{Entry, PartPiece};
+use forebay_format::sidecar::{IndexEntry, PartPiece};
 use forebay_format::{Dataset, Error, OpenOptions, SchemaChoice, recordio, tfrecord};
 
 type Records = Vec<Vec<u8>>;
@@ -101,7 +101,7 @@ fn damaged_tfrecord_files_give_an_error_or_records_as_they_were() {
         let bytes = damage(&mut Random(seed), &sound, &headers);
         let mut found: Records = Vec::new();
         let walked = tfrecord::walk(&input(&bytes), &|_| true, &mut |entry| {
-            let Entry::Plain { start, length, .. } = entry else { panic!("seed {seed}: {entry:?}") };
+            let IndexEntry::Plain { start, length, .. } = entry else { panic!("seed {seed}: {entry:?}") };
             let unit = &bytes[start as usize..(start + 12 + length + 4) as usize];
             tfrecord::check_record(unit, start, Path::new("memory"))?;
             found.push(unit[12..unit.len() - 4].to_vec());
@@ -129,8 +129,8 @@ fn damaged_recordio_files_give_an_error_or_records_within_the_file() {
         let walked = recordio::walk(&input(&bytes), &|_| true, &mut |start, entry| {
             assert!(start >= end, "seed {seed}: records overlap");
             let extents = match entry {
-                Entry::Plain { start, length, .. } => vec![(start + 8, length)],
-                Entry::Exception(parts) => parts[0]
+                IndexEntry::Plain { start, length, .. } => vec![(start + 8, length)],
+                IndexEntry::Exception(parts) => parts[0]
                     .pieces
                     .iter()
                     .map(|piece| match piece {

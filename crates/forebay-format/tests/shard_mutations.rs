@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::support::allocation::largest_allocation;
 use crate::support::lmdb_writer::Random;
 use forebay_format::file::Input;
-use forebay_format::sidecar::{Entry, PartPiece};
+use forebay_format::sidecar::{IndexEntry, PartPiece};
 use forebay_format::{Error, OpenOptions, array_record, litdata, mds};
 
 /// The serializers of the samples in `golden/litdata/trees`.
@@ -55,8 +55,8 @@ fn array_record(bytes: &[u8]) -> Result<Places, Error> {
     let mut found = Vec::new();
     array_record::walk(&input(bytes)?, &|_| true, &mut |entry, _| {
         match entry {
-            Entry::Plain { start, length, .. } => found.push((start, length)),
-            Entry::Exception(parts) => {
+            IndexEntry::Plain { start, length, .. } => found.push((start, length)),
+            IndexEntry::Exception(parts) => {
                 for piece in &parts[0].pieces {
                     let PartPiece::Extent { offset, length } = piece else { panic!("an extent") };
                     found.push((*offset, *length));

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use crate::support::lmdb_writer::Random;
 use crate::support::table::{DATA, FINGERPRINT, classes, damaged, inside, shard, sidecar};
-use forebay_format::sidecar::{Entry, Part, PartPiece, Writer};
+use forebay_format::sidecar::{IndexEntry, Part, PartPiece, Writer};
 use forebay_format::{Format, Index, Schema, SidecarError};
 use forebay_types::{CodecChain, Dtype, Extent, Field, Layout, Located, Piece, SampleId, ShardId};
 use proptest::collection::vec;
@@ -18,7 +18,7 @@ fn open(bytes: Vec<u8>) -> Index {
 }
 
 /// What the index says of every sample, as entries again.
-fn entries(index: &Index) -> Vec<Entry> {
+fn entries(index: &Index) -> Vec<IndexEntry> {
     let ids: Vec<SampleId> = (0..index.samples()).map(SampleId).collect();
     let mut located = Located::default();
     index.locate(&ids, &mut located).expect("sound blocks");
@@ -32,7 +32,7 @@ fn entries(index: &Index) -> Vec<Entry> {
                 && slice.offset == 16 * u64::from(class)
                 && extent.length == slice.offset + slice.length
             {
-                return Entry::Plain { class, start: extent.offset, length: slice.length };
+                return IndexEntry::Plain { class, start: extent.offset, length: slice.length };
             }
             let part = |slice: &forebay_types::Slice| {
                 let unit = located.units()[slice.unit as usize];
@@ -53,14 +53,14 @@ fn entries(index: &Index) -> Vec<Entry> {
                     length: slice.length,
                 }
             };
-            Entry::Exception(slices.iter().map(part).collect())
+            IndexEntry::Exception(slices.iter().map(part).collect())
         })
         .collect()
 }
 
 /// Entries of every kind: tiled up and down, on pages of their own, anywhere, exceptional.
-fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
-    let place = |class: u8, start: u64, length: u64| Entry::Plain { class, start, length };
+fn any_entries() -> impl Strategy<Value = Vec<IndexEntry>> {
+    let place = |class: u8, start: u64, length: u64| IndexEntry::Plain { class, start, length };
     let anywhere = (DATA.start..DATA.end - 70_000, 0_u64..70_000)
         .prop_map(move |(start, length)| place(0, start, length));
     let big = (2_u64..1 << 20, 0_u64..70_000).prop_map(move |(page, length)| place(1, page * 4096, length));
@@ -81,7 +81,8 @@ fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
         Part { pieces, codecs: 0, decoded_bytes: bytes, guard: guard | 1, offset, length: bytes - offset }
     });
     // Two parts: one part of one extent is a plain entry, and comes back as such.
-    let exception = (part.clone(), part).prop_map(|(first, second)| Entry::Exception(vec![first, second]));
+    let exception =
+        (part.clone(), part).prop_map(|(first, second)| IndexEntry::Exception(vec![first, second]));
     let tiled = (1_usize..300, 0_u64..3000, 0_u64..40, any::<bool>(), 0_u64..1000).prop_map(
         move |(count, length, overhead, down, page)| {
             let step = (overhead + length).next_multiple_of(2);
@@ -117,8 +118,8 @@ proptest! {
 fn columns_of_one_sample_are_kept_apart() {
     let mut writer = Writer::new(vec![classes(), classes()]);
     for sample in 0..5000_u64 {
-        let image = Entry::Plain { class: 1, start: (2 + 2 * sample) * 4096, length: 5000 };
-        let label = Entry::Plain { class: 0, start: DATA.end - 8 * (sample + 1), length: 8 };
+        let image = IndexEntry::Plain { class: 1, start: (2 + 2 * sample) * 4096, length: 5000 };
+        let label = IndexEntry::Plain { class: 0, start: DATA.end - 8 * (sample + 1), length: 8 };
         writer.push([image, label]);
     }
     writer.end_shard(shard("a"));
@@ -137,9 +138,9 @@ fn columns_of_one_sample_are_kept_apart() {
 }
 
 /// The tables of the golden files.
-fn golden_tables() -> Vec<(&'static str, Vec<Entry>)> {
+fn golden_tables() -> Vec<(&'static str, Vec<IndexEntry>)> {
     let mut random = Random(42);
-    let plain = |class, start, length| Entry::Plain { class, start, length };
+    let plain = |class, start, length| IndexEntry::Plain { class, start, length };
     let uniform = (0..10_000).map(|index| plain(1, (2 + index + index / 155) * 4096, 3073)).collect();
     let mut page = 2;
     let varied = (0..6000)
@@ -174,13 +175,13 @@ fn golden_tables() -> Vec<(&'static str, Vec<Entry>)> {
     };
     let exceptional = (0..50)
         .map(|index: u64| match index % 10 {
-            3 => Entry::Exception(vec![part(
+            3 => IndexEntry::Exception(vec![part(
                 vec![extent(9000 + index, 40), PartPiece::Literal(vec![1, 2, 3, 4]), extent(20_000, 60)],
                 104,
                 4,
                 100,
             )]),
-            7 => Entry::Exception(vec![
+            7 => IndexEntry::Exception(vec![
                 part(vec![extent(50_000, 10)], 10, 0, 10),
                 part(vec![extent(60_000, 500)], 500, 100, index),
             ]),
@@ -272,11 +273,11 @@ fn what_is_wrong_with_a_sidecar_is_said() {
 #[test]
 fn places_outside_the_file_are_refused_even_with_sound_checksums() {
     for (entry, what) in [
-        (Entry::Plain { class: 0, start: DATA.end - 4, length: 5 }, "record"),
-        (Entry::Plain { class: 0, start: DATA.start - 1, length: 5 }, "record"),
-        (Entry::Plain { class: 1, start: DATA.end - 4096, length: 4081 }, "record"),
+        (IndexEntry::Plain { class: 0, start: DATA.end - 4, length: 5 }, "record"),
+        (IndexEntry::Plain { class: 0, start: DATA.start - 1, length: 5 }, "record"),
+        (IndexEntry::Plain { class: 1, start: DATA.end - 4096, length: 4081 }, "record"),
         (
-            Entry::Exception(vec![Part {
+            IndexEntry::Exception(vec![Part {
                 pieces: vec![PartPiece::Extent { offset: u64::MAX, length: 5 }],
                 codecs: 0,
                 decoded_bytes: 5,
@@ -287,7 +288,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
             "extent",
         ),
         (
-            Entry::Exception(vec![Part {
+            IndexEntry::Exception(vec![Part {
                 pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 1,
                 decoded_bytes: 5,
@@ -298,7 +299,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
             "codec chain",
         ),
         (
-            Entry::Exception(vec![Part {
+            IndexEntry::Exception(vec![Part {
                 pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 0,
                 decoded_bytes: 6,
@@ -309,7 +310,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
             "stored unit",
         ),
         (
-            Entry::Exception(vec![Part {
+            IndexEntry::Exception(vec![Part {
                 pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 0,
                 decoded_bytes: 5,
@@ -320,7 +321,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
             "slice",
         ),
     ] {
-        let mut table = vec![Entry::Plain { class: 0, start: DATA.start, length: 5 }; 3];
+        let mut table = vec![IndexEntry::Plain { class: 0, start: DATA.start, length: 5 }; 3];
         table.push(entry);
         let error =
             open(sidecar(&table)).locate(&[SampleId(1)], &mut Located::default()).expect_err("out of bounds");

@@ -16,14 +16,14 @@ use crate::support::lmdb_writer::Random;
 use crate::support::tar_writer::{Kind, archive, member, record};
 use forebay_format::Error;
 use forebay_format::file::Input;
-use forebay_format::sidecar::Entry;
+use forebay_format::sidecar::IndexEntry;
 use forebay_format::tar::TarFile;
 
 type Samples = Vec<Vec<(u64, u64)>>;
 
 /// Start and length of a field.
-fn place(entry: &Entry) -> (u64, u64) {
-    let Entry::Plain { start, length, .. } = entry else { panic!("a field in the file") };
+fn place(entry: &IndexEntry) -> (u64, u64) {
+    let IndexEntry::Plain { start, length, .. } = entry else { panic!("a field in the file") };
     (*start, *length)
 }
 

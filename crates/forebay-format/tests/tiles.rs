@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::support::lmdb_writer::Random;
 use crate::support::table::{DATA, FINGERPRINT, damaged, inside, shard};
-use forebay_format::sidecar::{Entry, Part, PartPiece, RecordClass, StoredIn, Tiles, Writer};
+use forebay_format::sidecar::{IndexEntry, Part, PartPiece, RecordClass, StoredIn, Tiles, Writer};
 use forebay_format::{Codec, Format, Index, Schema};
 use forebay_types::{CodecChain, Dtype, Field, Layout, Located, Piece, SampleId};
 
@@ -133,7 +133,7 @@ impl Array {
         for (number, (samples, shape, chunks)) in self.shards.iter().enumerate() {
             let length = shape.iter().product::<u64>() * ITEM_BYTES;
             let exception = |pieces, codecs| {
-                Entry::Exception(vec![Part {
+                IndexEntry::Exception(vec![Part {
                     pieces,
                     codecs,
                     decoded_bytes: length,
@@ -144,15 +144,15 @@ impl Array {
             };
             for chunk in chunks {
                 let entry = match chunk {
-                    Chunk::Stored(start) => Entry::Plain { class: 1, start: *start, length },
-                    Chunk::Shuffled(start) => Entry::Plain { class: 0, start: *start, length },
+                    Chunk::Stored(start) => IndexEntry::Plain { class: 1, start: *start, length },
+                    Chunk::Shuffled(start) => IndexEntry::Plain { class: 0, start: *start, length },
                     Chunk::Literal(bytes) => exception(vec![PartPiece::Literal(bytes.clone())], 0),
                     Chunk::Missing => exception(vec![], fill),
                 };
                 writer.push_chunk(0, entry);
             }
             for row in 0..*samples {
-                writer.push([Entry::Plain { class: 0, start: 9000 + 7 * row, length: 5 }]);
+                writer.push([IndexEntry::Plain { class: 0, start: 9000 + 7 * row, length: 5 }]);
             }
             writer.end_shard(shard(&format!("{number}.h5")));
         }

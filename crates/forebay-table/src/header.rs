@@ -63,9 +63,9 @@ pub struct Settings<'a> {
 
 /// The header of a table, in its first words.
 #[derive(Clone, Copy)]
-pub struct Header<'a>(&'a [AtomicU64]);
+pub struct TableHeader<'a>(&'a [AtomicU64]);
 
-impl<'a> Header<'a> {
+impl<'a> TableHeader<'a> {
     /// Writes a header; the magic number last.
     pub fn write(
         words: &'a [AtomicU64],

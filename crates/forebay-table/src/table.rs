@@ -2,7 +2,7 @@
 
 use crate::bytes::WORD_BYTES;
 use crate::error::TableError;
-use crate::header::{Flags, Header, ServingState};
+use crate::header::{Flags, ServingState, TableHeader};
 use crate::layout::{Layout, MAX_LEVEL_PATH_BYTES};
 use crate::record::CopyFile;
 use crate::records::Records;
@@ -31,7 +31,7 @@ impl CopyPath {
 /// The table as programs read it: part 1 of the file.
 #[derive(Clone, Copy)]
 pub struct Table<'a> {
-    header: Header<'a>,
+    header: TableHeader<'a>,
     layout: Layout,
     generation: u64,
     records: Records<'a>,
@@ -40,7 +40,7 @@ pub struct Table<'a> {
 impl<'a> Table<'a> {
     /// Reads a table. `words` is the memory of the file, or at least of its part 1.
     pub fn open(words: &'a [AtomicU64]) -> Result<Self, TableError> {
-        let (header, layout) = Header::read(words)?;
+        let (header, layout) = TableHeader::read(words)?;
         let short = TableError::Short {
             expected_bytes: layout.part_1_bytes() as u64,
             found_bytes: (words.len() * WORD_BYTES) as u64,

@@ -3,7 +3,7 @@
 use crate::bytes::WORD_BYTES;
 use crate::error::TableError;
 use crate::hash::path_hash;
-use crate::header::{Header, ServingState, Settings};
+use crate::header::{ServingState, Settings, TableHeader};
 use crate::layout::Layout;
 use crate::record::{CopyFile, RecordId, RecordState, SourceFile};
 use crate::records::{BLOCK_BYTES_UNIT, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_MODE, MAX_NUMBER, Records};
@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Fills a table. There is one writer of a table at a time.
 pub struct TableWriter<'a> {
-    header: Header<'a>,
+    header: TableHeader<'a>,
     records: Records<'a>,
     capacity: u32,
     next: u32,
@@ -36,7 +36,7 @@ impl<'a> TableWriter<'a> {
         {
             return Err(TableError::Header { field: "empty memory", found: word.load(Ordering::Relaxed) });
         }
-        let header = Header::write(words, layout, settings)?;
+        let header = TableHeader::write(words, layout, settings)?;
         let (devices, capacity) = (&words[Layout::devices()], layout.capacity());
         let records = Records::new(devices, &words[layout.records()], &words[layout.indexes()], capacity);
         Ok(Self { header, records, capacity, next: 0 })

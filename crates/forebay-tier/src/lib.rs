@@ -59,6 +59,6 @@ pub use source::open_writers::is_open_for_writing;
 pub use source::sampled::{sampled_blocks, sampled_checksum};
 pub use table::chunk_map::{ChunkMap, Geometry};
 pub use table::claims::Claims;
-pub use table::entry::{Entry, MAX_FILES, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
+pub use table::entry::{ChunkEntry, MAX_FILES, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use table::words;
 pub use table::{LevelState, Table, TableWriter};

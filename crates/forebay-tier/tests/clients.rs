@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_host::{PacketSocket, Received, SocketPath};
 use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
-use forebay_tier::{Copied, DaemonAddress, Entry, PieceSum, SlotId, Source, SourceKey, TierClient};
+use forebay_tier::{ChunkEntry, Copied, DaemonAddress, PieceSum, SlotId, Source, SourceKey, TierClient};
 use forebay_types::{ChunkId, Pieces};
 
 /// A daemon in a thread, until it is dropped.
@@ -117,7 +117,9 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
         let other = &clients[1 - number];
         assert_eq!(other.place(&[(chunk, 0)]).unwrap(), [Some(SlotId { level: 1, ..at })]);
         let attached = other.attached();
-        let Entry::Present { at, pieces } = attached.table.get(chunk) else { panic!("it was published") };
+        let ChunkEntry::Present { at, pieces } = attached.table.get(chunk) else {
+            panic!("it was published")
+        };
         assert_eq!((attached.place_of(at.level), pieces), (Some(1), Pieces(1)));
         let mut found = [0; 10];
         attached.storages[1].read(at.slab, u64::from(at.slot) << 20, &mut found).unwrap();
@@ -125,7 +127,7 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
     }
     // A client that does not have the tier gets a slot of its own.
     let one = client(vec![tier("b")]);
-    assert_eq!(one.attached().table.get(ChunkId(0)), Entry::Absent);
+    assert_eq!(one.attached().table.get(ChunkId(0)), ChunkEntry::Absent);
     assert_eq!(one.place(&[(ChunkId(0), 0)]).unwrap()[0].map(|at| at.level), Some(0));
     drop((clients, one));
     stop.store(true, Ordering::Relaxed);
@@ -162,8 +164,8 @@ fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
     let seen = |tiers: &[&str], sources: &[u8]| {
         let attached = client(tiers, sources).attached();
         let place = |chunk| match attached.table.get(ChunkId(chunk)) {
-            Entry::Present { at, .. } | Entry::Unverified { at, .. } => attached.place_of(at.level),
-            Entry::Absent => None,
+            ChunkEntry::Present { at, .. } | ChunkEntry::Unverified { at, .. } => attached.place_of(at.level),
+            ChunkEntry::Absent => None,
         };
         let places: Vec<_> = (0..attached.table.chunks()).map(place).collect();
         assert_eq!(attached.copied_chunks as usize, places.iter().flatten().count());
@@ -207,21 +209,21 @@ fn copies_on_disk_are_compared_again_once_nobody_uses_their_source() {
     let pieces = Pieces(1);
     // A client beside the one that has written it trusts it.
     let second = daemon.client(&tier, 8, false);
-    assert_eq!(entry(&second), Entry::Present { at, pieces });
+    assert_eq!(entry(&second), ChunkEntry::Present { at, pieces });
     drop((first, second));
     let later = daemon.client(&tier, 8, false);
-    assert_eq!(entry(&later), Entry::Unverified { at, pieces });
+    assert_eq!(entry(&later), ChunkEntry::Unverified { at, pieces });
     later.verified(&[(chunk, pieces)]).unwrap();
-    assert_eq!(entry(&later), Entry::Present { at, pieces });
+    assert_eq!(entry(&later), ChunkEntry::Present { at, pieces });
     // Also those that an earlier daemon has published.
     drop(later);
     drop(daemon);
     let daemon = Daemon::start(directory.path());
     let last = daemon.client(&tier, 8, false);
-    assert_eq!(entry(&last), Entry::Unverified { at, pieces });
+    assert_eq!(entry(&last), ChunkEntry::Unverified { at, pieces });
     // One that is wrong is forgotten, and its slot stays that of its chunk.
     last.source_differs(0).unwrap();
-    assert_eq!((entry(&last), last.place(&[(chunk, 0)]).unwrap()), (Entry::Absent, vec![Some(at)]));
+    assert_eq!((entry(&last), last.place(&[(chunk, 0)]).unwrap()), (ChunkEntry::Absent, vec![Some(at)]));
 }
 
 #[test]
@@ -300,11 +302,11 @@ fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
             sums: vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }],
         }])
         .unwrap();
-    assert_eq!(leader.attached().table.get(ChunkId(2)), Entry::Present { at, pieces });
+    assert_eq!(leader.attached().table.get(ChunkId(2)), ChunkEntry::Present { at, pieces });
     // It stays while one of them uses it, and the next daemon does not know it.
     drop(daemon);
     let daemon = Daemon::start(directory.path());
     let later = join(&daemon, &tier).unwrap();
     assert_ne!(later.data_set(), leader.data_set());
-    assert_eq!(later.attached().table.get(ChunkId(2)), Entry::Unverified { at, pieces });
+    assert_eq!(later.attached().table.get(ChunkId(2)), ChunkEntry::Unverified { at, pieces });
 }

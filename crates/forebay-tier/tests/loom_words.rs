@@ -4,7 +4,7 @@
 #![cfg(loom)]
 
 use forebay_tier::words::{ClaimWord, EntryWord};
-use forebay_tier::{Entry, SlotId};
+use forebay_tier::{ChunkEntry, SlotId};
 use forebay_types::Pieces;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 const AT: SlotId = SlotId { level: 1, slab: 2, slot: 3 };
-const PRESENT: Entry = Entry::Present { at: AT, pieces: Pieces(0b11) };
+const PRESENT: ChunkEntry = ChunkEntry::Present { at: AT, pieces: Pieces(0b11) };
 
 #[derive(Default)]
 struct Shared {

@@ -29,12 +29,12 @@ static BOOKS: Mutex<BTreeMap<String, Book>> = Mutex::new(BTreeMap::new());
 /// The loaders and retained values of an owner, by number.
 #[derive(Default)]
 struct Book {
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, LedgerEntry>,
     /// Counts entries and holds.
     counted: u64,
 }
 
-struct Entry {
+struct LedgerEntry {
     name: String,
     /// The whole region \[bytes\].
     bytes: u64,
@@ -74,7 +74,7 @@ pub struct Busy {
 }
 
 impl Book {
-    fn add(&mut self, entry: Entry) -> u64 {
+    fn add(&mut self, entry: LedgerEntry) -> u64 {
         self.counted += 1;
         self.entries.insert(self.counted, entry);
         self.counted
@@ -187,14 +187,14 @@ pub fn fixed_bytes(owner: &str) -> u64 {
     sum(owner, |entry| if entry.idler.is_none() { entry.held_bytes } else { 0 })
 }
 
-fn sum(owner: &str, of: impl Fn(&Entry) -> u64) -> u64 {
+fn sum(owner: &str, of: impl Fn(&LedgerEntry) -> u64) -> u64 {
     books().get(owner).map_or(0, |book| book.entries.values().map(of).sum())
 }
 
 /// Takes memory of a budget; other loaders do not get what is reserved. Until
 /// [`Loan::is_idle_at_first`] all of it counts as held.
 pub fn take(owner: &str, name: &str, bytes: u64, budget_bytes: u64, reserved: bool) -> Loan {
-    let entry = Entry {
+    let entry = LedgerEntry {
         name: name.to_owned(),
         bytes,
         reserved,

@@ -18,7 +18,7 @@ use crate::loader::elsewhere::RankWait;
 use crate::pipeline::session::{ATTENTION, Session};
 use crate::shm::counters::{self, Counter, count, monotonic_ns};
 use crate::shm::position::{AWAY, Position};
-use crate::shm::stall::{Actor, GatherWait, Node, StallCause};
+use crate::shm::stall::{Actor, GatherWait, NodeSnapshot, StallCause};
 use crate::shm::wait_clock::WaitClock;
 
 /// How often `next` checks for failed peers when it does not wait.
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// Finds why a step is not ready.
-    fn stall_cause(&self, session: &Session, step: u64, now_ns: u64) -> (Node, StallCause) {
+    fn stall_cause(&self, session: &Session, step: u64, now_ns: u64) -> (NodeSnapshot, StallCause) {
         let context = &self.context;
         let mut node = context.node(session.number, now_ns);
         // Threads that fill later steps may wait for something else.
@@ -206,7 +206,7 @@ impl Engine {
         (node, cause)
     }
 
-    fn describe_cause(&self, session: &Session, step: u64, node: &Node, cause: StallCause) -> String {
+    fn describe_cause(&self, session: &Session, step: u64, node: &NodeSnapshot, cause: StallCause) -> String {
         match cause {
             StallCause::Unknown { .. } => self.describe_wait(session, step),
             StallCause::OtherNodes if self.context.store.is_some() => self.describe_wait(session, step),
@@ -237,7 +237,7 @@ impl Engine {
         &self,
         session: &Session,
         step: u64,
-        node: &Node,
+        node: &NodeSnapshot,
         actor: Actor,
         since_ns: u64,
     ) -> String {

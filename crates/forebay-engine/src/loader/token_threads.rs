@@ -23,11 +23,11 @@ const WAKEUP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// See the module header; ended by [`TokenThreads::end`].
 pub(crate) struct TokenThreads {
-    node: Arc<Node>,
+    node: Arc<TokenContext>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Node {
+struct TokenContext {
     region: Arc<Region>,
     links: Arc<Links>,
     client: TokenClient,
@@ -41,16 +41,17 @@ impl TokenThreads {
         region: &Arc<Region>,
         links: &Arc<Links>,
     ) -> std::io::Result<Self> {
-        let node = Arc::new(Node {
+        let node = Arc::new(TokenContext {
             region: Arc::clone(region),
             links: Arc::clone(links),
             client,
             ending: AtomicBool::new(false),
         });
         let started = Self { node, threads: Mutex::default() };
-        for (name, run) in
-            [("forebay-tokens", Node::receive_messages as fn(&Node)), ("forebay-gate", Node::serve_gate)]
-        {
+        for (name, run) in [
+            ("forebay-tokens", TokenContext::receive_messages as fn(&TokenContext)),
+            ("forebay-gate", TokenContext::serve_gate),
+        ] {
             let node = Arc::clone(&started.node);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
                 run(&node);
@@ -81,7 +82,7 @@ impl TokenThreads {
     }
 }
 
-impl Node {
+impl TokenContext {
     fn gate(&self) -> &ReadGate {
         self.region.gate()
     }
@@ -114,7 +115,7 @@ impl Node {
     }
 }
 
-impl TokenHost for Node {
+impl TokenHost for TokenContext {
     fn is_asked(&self) -> bool {
         self.gate().is_asked()
     }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use forebay_host::{ThreadError, fork};
 use frames::Frame;
-use state::{Mesh, NodePresence, State};
+use state::{Mesh, MeshState, NodePresence};
 
 pub use crate::base::failure::{Cause, PeerFailure};
 pub use crate::base::iteration_starts::Conflict;
@@ -158,7 +158,7 @@ impl Links {
         Ok(())
     }
 
-    fn check_presence(&self, state: &State, node: usize) -> Result<(), LinkError> {
+    fn check_presence(&self, state: &MeshState, node: usize) -> Result<(), LinkError> {
         match state.nodes.get(node).map(|state| state.presence) {
             Some(NodePresence::Here | NodePresence::Awaited) if node != self.own_node() => Ok(()),
             // A node that closed because of a loss is not its cause: report the loss.

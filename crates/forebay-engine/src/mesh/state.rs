@@ -112,7 +112,7 @@ pub(super) struct NodeState {
     pub(super) outbox: Outbox,
 }
 
-pub(super) struct State {
+pub(super) struct MeshState {
     pub(super) nodes: Vec<NodeState>,
     pub(super) inbox: [VecDeque<(usize, Vec<u8>)>; CHANNELS],
     /// New links for the thread.
@@ -138,7 +138,7 @@ pub(super) struct Mesh {
     pub(super) sent_bytes: AtomicU64,
     pub(super) received: AtomicU64,
     pub(super) received_bytes: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<MeshState>,
 }
 
 impl Mesh {
@@ -146,7 +146,7 @@ impl Mesh {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(LinkError::system("make an event descriptor"))?;
         let state = |_| NodeState { presence: NodePresence::Awaited, made: false, outbox: Outbox::default() };
-        let state = State {
+        let state = MeshState {
             nodes: nodes.0.iter().map(state).collect(),
             inbox: Default::default(),
             adopted: Vec::new(),
@@ -171,12 +171,16 @@ impl Mesh {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, MeshState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a change of the state, for a while.
-    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, MeshState>,
+        limit: Duration,
+    ) -> MutexGuard<'a, MeshState> {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -192,7 +196,7 @@ impl Mesh {
     }
 
     /// Sends a control frame to all linked nodes.
-    pub(super) fn send_to_all(&self, state: &mut State, frame: &Frame) {
+    pub(super) fn send_to_all(&self, state: &mut MeshState, frame: &Frame) {
         for node in self.others() {
             let node = &mut state.nodes[node];
             if node.presence == NodePresence::Here {
@@ -219,7 +223,7 @@ impl Mesh {
         self.record_loss(state, self.nodes.loss(node, cause));
     }
 
-    fn record_loss(&self, mut state: MutexGuard<'_, State>, loss: PeerFailure) {
+    fn record_loss(&self, mut state: MutexGuard<'_, MeshState>, loss: PeerFailure) {
         let mut sink = None;
         if state.loss.is_none() {
             state.loss = Some(loss);
@@ -245,7 +249,7 @@ impl Mesh {
     }
 
     /// The failure that ends the work of all nodes.
-    pub(super) fn failure(&self, state: &State) -> Option<LinkError> {
+    pub(super) fn failure(&self, state: &MeshState) -> Option<LinkError> {
         if let Some((node, message, after_loss)) = &state.abandoned {
             return Some(LinkError::Abandoned {
                 who: self.nodes.leader(*node),

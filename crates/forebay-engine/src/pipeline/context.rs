@@ -30,7 +30,7 @@ use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count
 use crate::shm::position::{Position, SessionId};
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
-use crate::shm::stall::{Doing, GatherWait, Node, RankState, ReaderState, Waits};
+use crate::shm::stall::{Doing, GatherWait, NodeSnapshot, RankState, ReaderState, Waits};
 use crate::store::{Store, StorePlan};
 
 /// The state that stays the same from session to session.
@@ -303,7 +303,7 @@ impl Context {
     }
 
     /// Activities of the node's ranks and readers, as published.
-    pub(crate) fn node(&self, session: SessionId, now_ns: u64) -> Node {
+    pub(crate) fn node(&self, session: SessionId, now_ns: u64) -> NodeSnapshot {
         let position = |word: &AtomicU64| Position::from_word(word.load(Ordering::Acquire));
         let rank = |slot: &RankSlot| RankState {
             presence: presence(&slot.left),
@@ -318,7 +318,7 @@ impl Context {
             seeking: Doing::load(&slot.seeking),
             found: position(&slot.found),
         };
-        Node {
+        NodeSnapshot {
             now_ns,
             session,
             own: self.local_rank(),

@@ -21,7 +21,7 @@ use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Result of [`ReadGate::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum GateEntry {
     /// Inside; [`ReadGate::leave`] must follow.
     Inside,
     /// All may read.
@@ -51,25 +51,25 @@ pub struct ReadGate {
 
 impl ReadGate {
     /// Enters the gate; checks `stop` at least once per `interval` while it waits.
-    pub fn enter(&self, interval: Duration, stop: impl Fn() -> bool) -> Entry {
+    pub fn enter(&self, interval: Duration, stop: impl Fn() -> bool) -> GateEntry {
         if self.is_free() {
-            return Entry::Free;
+            return GateEntry::Free;
         }
         self.asking.fetch_add(1, Ordering::SeqCst);
         self.changes.notify();
         let entry = loop {
             self.changes.wait(|| stop() || self.is_free() || self.is_open(), interval);
             if stop() {
-                break Entry::Stopped;
+                break GateEntry::Stopped;
             }
             if self.is_free() {
-                break Entry::Free;
+                break GateEntry::Free;
             }
             self.inside.fetch_add(1, Ordering::SeqCst);
             // SYNC: gate. The increment before the check; pairs with the fence in `is_left`.
             fence(Ordering::SeqCst);
             if self.is_open() {
-                break Entry::Inside;
+                break GateEntry::Inside;
             }
             self.inside.fetch_sub(1, Ordering::SeqCst);
             self.changes.notify();
@@ -145,16 +145,16 @@ mod tests {
     #[test]
     fn a_gate_is_left_when_the_last_reader_is_out() {
         let gate = ReadGate::default();
-        assert_eq!(gate.enter(SHORT, || true), Entry::Stopped);
+        assert_eq!(gate.enter(SHORT, || true), GateEntry::Stopped);
         assert!(gate.is_left() && !gate.is_asked());
         gate.open();
-        assert_eq!(gate.enter(SHORT, || false), Entry::Inside);
-        assert_eq!(gate.enter(SHORT, || false), Entry::Inside);
+        assert_eq!(gate.enter(SHORT, || false), GateEntry::Inside);
+        assert_eq!(gate.enter(SHORT, || false), GateEntry::Inside);
         assert!(!gate.is_left());
         gate.leave();
         assert!(!gate.is_left());
         // The first one out closed it for all.
-        assert_eq!(gate.enter(SHORT, || true), Entry::Stopped);
+        assert_eq!(gate.enter(SHORT, || true), GateEntry::Stopped);
         gate.leave();
         assert!(gate.is_left());
     }
@@ -164,8 +164,8 @@ mod tests {
         let gate = ReadGate::default();
         gate.open();
         assert!(gate.is_left());
-        assert_eq!(gate.enter(SHORT, || true), Entry::Stopped);
+        assert_eq!(gate.enter(SHORT, || true), GateEntry::Stopped);
         gate.set_free();
-        assert_eq!(gate.enter(SHORT, || false), Entry::Free);
+        assert_eq!(gate.enter(SHORT, || false), GateEntry::Free);
     }
 }

@@ -32,7 +32,7 @@ pub const COUNTER_WORDS: usize = 96;
 pub const DELIVERY_TIMES: usize = 64;
 
 #[repr(C, align(128))]
-struct Header {
+struct RegionHeader {
     /// Notified when a block is complete or a plan grows: gather threads wait here.
     filled: EventCount,
     _apart: [u8; 56],
@@ -172,7 +172,7 @@ struct Offsets {
 
 impl Offsets {
     fn new(sizes: &RegionSizes) -> Self {
-        let ranks = size_of::<Header>();
+        let ranks = size_of::<RegionHeader>();
         let readers = ranks + sizes.ranks * size_of::<RankSlot>();
         let words = readers + sizes.readers * size_of::<ReaderSlot>();
         let locations = words + sizes.blocks * 8;
@@ -233,10 +233,10 @@ impl Region {
         unsafe { self.map.as_ptr().add(offset).cast::<T>() }
     }
 
-    fn header(&self) -> &Header {
+    fn header(&self) -> &RegionHeader {
         // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for
         // which zeros are valid.
-        unsafe { &*self.pointer::<Header>(0) }
+        unsafe { &*self.pointer::<RegionHeader>(0) }
     }
 
     /// Where gather threads wait for blocks and plans.

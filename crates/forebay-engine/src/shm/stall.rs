@@ -155,7 +155,7 @@ pub(crate) struct ReaderState {
 
 /// Published state of a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct NodeSnapshot {
     pub(crate) now_ns: u64,
     pub(crate) session: SessionId,
     /// The local rank that runs the analysis.
@@ -166,7 +166,7 @@ pub(crate) struct Node {
     pub(crate) roots: usize,
 }
 
-impl Node {
+impl NodeSnapshot {
     /// Why this rank waits.
     pub(crate) fn cause(&self) -> StallCause {
         self.rank_cause(self.own, &mut vec![false; self.ranks.len()])
@@ -382,7 +382,7 @@ mod tests {
 
     /// Four ranks that all have gathered up to step 10 of session 1, and two readers, in ranks 0
     /// and 2.
-    fn node() -> Node {
+    fn node() -> NodeSnapshot {
         let rank = RankState {
             presence: Presence::Here,
             alive_ns: NOW - SECOND,
@@ -397,7 +397,7 @@ mod tests {
             found: Position::new(SessionId(1), 20),
         };
         let (ranks, readers) = (vec![rank; 4], vec![reader(0), reader(2)]);
-        Node { now_ns: NOW, session: SessionId(1), own: 0, ranks, readers, roots: 0 }
+        NodeSnapshot { now_ns: NOW, session: SessionId(1), own: 0, ranks, readers, roots: 0 }
     }
 
     fn storage(actor: Actor, since: u64, until: u64) -> StallCause {
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn the_chain_of_waits_leads_to_its_cause() {
-        type Case = (&'static str, fn(&mut Node), StallCause);
+        type Case = (&'static str, fn(&mut NodeSnapshot), StallCause);
         let since = NOW - 7 * SECOND;
         let slow = |local| StallCause::Rank { local, runs: true };
         let stopped = |local| StallCause::Rank { local, runs: false };

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, RecordClass, ShardState, Writer};
 use crate::{Error, SchemaChoice};
 
 /// The headers of records.
@@ -28,7 +28,7 @@ pub(crate) trait Framing: Debug + Send + Sync + 'static {
     fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,
-        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+        visit: &mut dyn FnMut(IndexEntry) -> Result<(), Error>,
     ) -> Result<ScanSummary, Error>;
 }
 

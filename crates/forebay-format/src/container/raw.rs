@@ -10,7 +10,7 @@ use forebay_types::{Dtype, Field, Layout};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions, RawLayout};
 
 /// Samples between two reports of progress.
@@ -105,7 +105,7 @@ impl Container for RawFile {
             .collect();
         for sample in 0..self.samples {
             let first = sample * self.layout.record_bytes;
-            let entry = |(start, length): &(u64, u64)| Entry::Plain {
+            let entry = |(start, length): &(u64, u64)| IndexEntry::Plain {
                 class: 0,
                 start: first + start,
                 length: *length,

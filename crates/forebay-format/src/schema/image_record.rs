@@ -46,14 +46,14 @@ pub enum Labels {
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Header {
+struct RecordHeader {
     flag: u32,
     label: f32,
     id: u64,
     id2: u64,
 }
 
-impl Header {
+impl RecordHeader {
     fn parse(head: &[u8; HEADER_BYTES]) -> Self {
         let u32_at = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
@@ -122,7 +122,7 @@ impl ImageRecordSchema {
         image: &mut FieldOut<'_>,
     ) -> Result<(), SchemaError> {
         let Some(head) = record.first_chunk() else { return Err(too_short(record.len() as u64)) };
-        let header = Header::parse(head);
+        let header = RecordHeader::parse(head);
         header.check_second_id()?;
         let (head, data) = record.split_at(header.head_bytes(record.len() as u64)? as usize);
         let count = if self.labels == Labels::One { 0 } else { header.flag };
@@ -184,7 +184,7 @@ impl Inference {
         }
         let mut head = [0; HEADER_BYTES];
         read(0, &mut head)?;
-        let header = Header::parse(&head);
+        let header = RecordHeader::parse(&head);
         let image_bytes = match header.head_bytes(bytes) {
             Ok(head_bytes) => bytes - head_bytes,
             Err(error) => return Ok(Err(Misfit::Other(error))),

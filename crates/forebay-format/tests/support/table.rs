@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use forebay_format::lmdb::{Dialect, Identity, TreeRecord};
-use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
+use forebay_format::sidecar::{IndexEntry, RecordClass, StoredIn, Writer};
 use forebay_format::{Schema, ShardInfo, ShardState};
 use forebay_types::{Located, Piece};
 
@@ -61,7 +61,7 @@ pub fn shard(name: &str) -> ShardInfo {
 }
 
 /// A sidecar of one shard and one column.
-pub fn sidecar(entries: &[Entry]) -> Vec<u8> {
+pub fn sidecar(entries: &[IndexEntry]) -> Vec<u8> {
     let mut writer = Writer::new(vec![classes()]);
     for entry in entries {
         writer.push([entry.clone()]);

@@ -68,7 +68,7 @@ pub use crate::order::group::default_group;
 use crate::order::group::{Shape, share};
 use crate::order::local_shuffle::Pool;
 use crate::order::mixture::Mixture;
-use crate::order::opportunistic::{Entry, Finder, Opportunistic};
+use crate::order::opportunistic::{Finder, Opportunistic, SequenceEntry};
 use crate::order::shuffle_quality::Quality;
 use crate::permutation::{Key, Permutation, Purpose};
 
@@ -412,7 +412,8 @@ impl Order {
         let run = self.node_run(parts.shares(), step, rank);
         let part = &parts.nodes()[run.node];
         let mut finder = Finder::new(parts, &stream, run.node);
-        let is_resident = |position: u64| matches!(part.entry(position % part.samples), Entry::Resident(_));
+        let is_resident =
+            |position: u64| matches!(part.entry(position % part.samples), SequenceEntry::Resident(_));
         let slots = (0..).zip(run.positions).filter(|(_, position)| is_resident(*position));
         out.extend(slots.map(|(slot, position)| (slot, finder.sample(position))));
     }

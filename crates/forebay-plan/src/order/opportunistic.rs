@@ -70,7 +70,7 @@ pub(crate) struct NodePart {
 
 /// Position of a node's sequence, by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum SequenceEntry {
     /// Entry of the shuffled resident samples.
     Resident(u64),
     /// Entry of the turns.
@@ -89,12 +89,12 @@ impl NodePart {
     }
 
     /// What stands at a position below n.
-    pub(crate) fn entry(&self, position: u64) -> Entry {
+    pub(crate) fn entry(&self, position: u64) -> SequenceEntry {
         let before = streamed_before(self.streamed(), self.samples, position);
         if streamed_before(self.streamed(), self.samples, position + 1) > before {
-            Entry::Streamed(before)
+            SequenceEntry::Streamed(before)
         } else {
-            Entry::Resident(position - before)
+            SequenceEntry::Resident(position - before)
         }
     }
 
@@ -408,8 +408,8 @@ impl<'a> Finder<'a> {
     pub(crate) fn sample(&mut self, position: u64) -> SampleId {
         let part = &self.order.nodes[self.node];
         match part.entry(position % part.samples) {
-            Entry::Resident(entry) => self.order.resident_sample(self.node, self.residents.at(entry)),
-            Entry::Streamed(entry) => self.streamed(entry).1,
+            SequenceEntry::Resident(entry) => self.order.resident_sample(self.node, self.residents.at(entry)),
+            SequenceEntry::Streamed(entry) => self.streamed(entry).1,
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use forebay_types::Rank;
 
 use crate::order::Order;
-use crate::order::opportunistic::{Entry, Finder, NodePart, Opportunistic, Slice, Stream, Turn};
+use crate::order::opportunistic::{Finder, NodePart, Opportunistic, SequenceEntry, Slice, Stream, Turn};
 use crate::schedule::segment::{Demand, Segment};
 use std::collections::VecDeque;
 
@@ -200,5 +200,5 @@ impl OpportunisticFlow {
 
 /// Whether a streamed sample stands at a position beyond the end of the sequence.
 fn is_repeated(part: &NodePart, position: u64) -> bool {
-    position >= part.samples && matches!(part.entry(position % part.samples), Entry::Streamed(_))
+    position >= part.samples && matches!(part.entry(position % part.samples), SequenceEntry::Streamed(_))
 }

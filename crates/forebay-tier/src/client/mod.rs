@@ -36,7 +36,7 @@ use crate::log::PieceSum;
 use crate::source::identity::Source;
 use crate::table::Table;
 use crate::table::claims::Claims;
-use crate::table::entry::{Entry, MAX_LEVELS, SlotId};
+use crate::table::entry::{ChunkEntry, MAX_LEVELS, SlotId};
 
 /// Longest wait of a read for an answer.
 const BRIEFLY: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl Attached {
     pub fn held(&self) -> Vec<Held> {
         let mut held = vec![Held::default(); self.levels.len()];
         for chunk in 0..self.table.chunks() {
-            if let Entry::Present { at, pieces } | Entry::Unverified { at, pieces } =
+            if let ChunkEntry::Present { at, pieces } | ChunkEntry::Unverified { at, pieces } =
                 self.table.get(ChunkId(chunk))
                 && let Some(place) = self.place_of(at.level)
             {

@@ -21,7 +21,7 @@ use crate::error::TierError;
 use crate::level::storage::LevelStorage;
 use crate::log::PieceSum;
 use crate::source::identity::{Source, SourceKey};
-use crate::table::entry::{Entry, MAX_LEVELS, SlotId};
+use crate::table::entry::{ChunkEntry, MAX_LEVELS, SlotId};
 use crate::table::{LevelState, TableWriter};
 
 /// See the module header.
@@ -67,9 +67,13 @@ struct CopyState {
 }
 
 impl CopyState {
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> ChunkEntry {
         let Self { at, pieces, .. } = *self;
-        if self.is_unverified { Entry::Unverified { at, pieces } } else { Entry::Present { at, pieces } }
+        if self.is_unverified {
+            ChunkEntry::Unverified { at, pieces }
+        } else {
+            ChunkEntry::Present { at, pieces }
+        }
     }
 }
 
@@ -259,7 +263,7 @@ impl Cache {
     pub(super) fn join(&mut self, id: DataSetId) -> Option<Joined> {
         let data_set = self.data_sets.get_mut(&id)?;
         data_set.clients += 1;
-        let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != Entry::Absent;
+        let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != ChunkEntry::Absent;
         let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
         Some(Joined { data_set: id, slots: data_set.slots, copied_chunks })
     }
@@ -584,7 +588,7 @@ impl Cache {
     fn publish_entry(&self, key: SourceKey, chunk: u64) {
         for data_set in self.data_sets.values().filter(|data_set| data_set.keys.contains(&key)) {
             let copy = self.sources.get(&key).and_then(|source| source.copy(chunk, &data_set.levels));
-            let entry = copy.map_or(Entry::Absent, CopyState::entry);
+            let entry = copy.map_or(ChunkEntry::Absent, CopyState::entry);
             data_set.numbers_of(key, chunk).for_each(|number| data_set.table.set(number, entry));
         }
     }

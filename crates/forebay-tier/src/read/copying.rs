@@ -37,7 +37,7 @@ use crate::source::sampled::{BLOCK_BYTES, pick};
 use crate::source::watch::{SourceWatch, now_ns};
 use crate::table::LevelState;
 use crate::table::chunk_map::Geometry;
-use crate::table::entry::Entry;
+use crate::table::entry::ChunkEntry;
 
 /// Longest wait for pieces that another process is copying.
 const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
@@ -200,7 +200,7 @@ impl TieredFiles {
                     break;
                 };
                 offset += geometry.bytes - start;
-                if matches!(attached.table.get(geometry.chunk), Entry::Unverified { .. })
+                if matches!(attached.table.get(geometry.chunk), ChunkEntry::Unverified { .. })
                     && !chunks.contains(&geometry.chunk)
                 {
                     chunks.push(geometry.chunk);
@@ -226,7 +226,7 @@ impl TieredFiles {
             let Some((geometry, start)) = self.map.locate(at) else { return false };
             let range = start..geometry.bytes.min(start + (end - offset));
             offset += range.end - range.start;
-            if matches!(attached.table.get(geometry.chunk), Entry::Unverified { .. }) {
+            if matches!(attached.table.get(geometry.chunk), ChunkEntry::Unverified { .. }) {
                 return true;
             }
             let have = self.present(&attached, &geometry).map_or(Pieces::NONE, |(_, _, pieces)| pieces);

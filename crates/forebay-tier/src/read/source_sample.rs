@@ -16,7 +16,7 @@ use crate::read_all::read_all;
 use crate::source::sampled::{BLOCK_BYTES, pick, sample_blocks};
 use crate::source::watch::now_ns;
 use crate::table::chunk_map::{ChunkMap, Geometry};
-use crate::table::entry::{Entry, SlotId};
+use crate::table::entry::{ChunkEntry, SlotId};
 
 /// Blocks of a dataset, at most, but one for each source.
 const MAX_BLOCKS: u64 = 512;
@@ -71,7 +71,7 @@ fn sample_of(attached: &Attached, map: &ChunkMap, seed: u64) -> Vec<Copied> {
     let mut first = 0;
     for chunks in map.chunks_of_sources() {
         let here = (first..first + chunks).map(ChunkId);
-        copied.push(here.filter(|chunk| attached.table.get(*chunk) != Entry::Absent).collect());
+        copied.push(here.filter(|chunk| attached.table.get(*chunk) != ChunkEntry::Absent).collect());
         first += chunks;
     }
     let blocks = |chunks: &Vec<ChunkId>| sample_blocks(chunks.len() as u64 * CHUNK_BYTES);
@@ -95,7 +95,8 @@ fn differs(
     map: &ChunkMap,
     copied: &Copied,
 ) -> bool {
-    let (Entry::Present { at, pieces } | Entry::Unverified { at, pieces }) = attached.table.get(copied.chunk)
+    let (ChunkEntry::Present { at, pieces } | ChunkEntry::Unverified { at, pieces }) =
+        attached.table.get(copied.chunk)
     else {
         return false;
     };

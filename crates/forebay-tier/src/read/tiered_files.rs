@@ -23,7 +23,7 @@ use crate::source::sampled::BYTES_PER_BLOCK;
 use crate::source::watch::SourceWatch;
 use crate::table::LevelState;
 use crate::table::chunk_map::{ChunkMap, Geometry};
-use crate::table::entry::{Entry, SlotId};
+use crate::table::entry::{ChunkEntry, SlotId};
 
 /// Alignment of reads around the page cache \[bytes\].
 pub(crate) const ALIGN_BYTES: usize = 4096;
@@ -236,8 +236,8 @@ impl TieredFiles {
         geometry: &Geometry,
     ) -> Option<(usize, SlotId, Pieces)> {
         let entry = match attached.table.get(geometry.chunk) {
-            Entry::Absent | Entry::Unverified { .. } => return None,
-            Entry::Present { at, pieces } => (at, pieces),
+            ChunkEntry::Absent | ChunkEntry::Unverified { .. } => return None,
+            ChunkEntry::Present { at, pieces } => (at, pieces),
         };
         let place = attached.place_of(entry.0.level)?;
         let is_used = attached.table.level(entry.0.level) != LevelState::Out

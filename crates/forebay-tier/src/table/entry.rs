@@ -32,7 +32,7 @@ pub struct SlotId {
 
 /// What is known of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum ChunkEntry {
     /// There is no copy.
     Absent,
     /// The pieces were copied for an earlier job: their checksums must be compared before they are
@@ -52,7 +52,7 @@ pub enum Entry {
     },
 }
 
-impl Entry {
+impl ChunkEntry {
     /// The word in the table: state (2 bits), level (3), pieces (16), slab (21), slot (10).
     #[must_use]
     pub fn to_word(self) -> u64 {
@@ -68,7 +68,8 @@ impl Entry {
         (word << SLOT_BITS) | u64::from(at.slot)
     }
 
-    /// What a word says; a word that [`Entry::to_word`] does not make is [`Entry::Absent`].
+    /// What a word says; a word that [`ChunkEntry::to_word`] does not make is
+    /// [`ChunkEntry::Absent`].
     #[must_use]
     pub fn from_word(word: u64) -> Self {
         let mut rest = word;
@@ -101,14 +102,14 @@ mod tests {
         #[test]
         fn words_keep_entries(level in 0..MAX_LEVELS as u8, slab in 0..MAX_SLABS, slot in 0..MAX_SLOTS, pieces in 1_u16.., present: bool) {
             let (at, pieces) = (SlotId { level, slab, slot }, Pieces(pieces));
-            let entry = if present { Entry::Present { at, pieces } } else { Entry::Unverified { at, pieces } };
-            prop_assert_eq!(Entry::from_word(entry.to_word()), entry);
+            let entry = if present { ChunkEntry::Present { at, pieces } } else { ChunkEntry::Unverified { at, pieces } };
+            prop_assert_eq!(ChunkEntry::from_word(entry.to_word()), entry);
         }
 
         #[test]
         fn any_word_is_an_entry_or_absent(word: u64) {
-            let entry = Entry::from_word(word);
-            prop_assert!(entry == Entry::Absent || entry.to_word() == word);
+            let entry = ChunkEntry::from_word(word);
+            prop_assert!(entry == ChunkEntry::Absent || entry.to_word() == word);
         }
     }
 }

@@ -29,7 +29,7 @@ use forebay_types::ChunkId;
 
 use crate::error::TierError;
 use crate::table::claims::Claims;
-use crate::table::entry::{Entry, MAX_LEVELS};
+use crate::table::entry::{ChunkEntry, MAX_LEVELS};
 use crate::table::words::EntryWord;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBTIERS1");
@@ -114,13 +114,13 @@ impl TableWriter {
 
     /// What is known of a chunk.
     #[must_use]
-    pub fn get(&self, chunk: ChunkId) -> Entry {
+    pub fn get(&self, chunk: ChunkId) -> ChunkEntry {
         assert!(chunk.0 < self.chunks, "{chunk:?} of {}", self.chunks);
         self.words.entry(chunk).get()
     }
 
     /// Publishes what is known of a chunk.
-    pub fn set(&self, chunk: ChunkId, entry: Entry) {
+    pub fn set(&self, chunk: ChunkId, entry: ChunkEntry) {
         assert!(chunk.0 < self.chunks, "{chunk:?} of {}", self.chunks);
         self.words.entry(chunk).set(entry);
     }
@@ -185,9 +185,9 @@ impl Table {
 
     /// What is known of a chunk; one that the table does not have is absent.
     #[must_use]
-    pub fn get(&self, chunk: ChunkId) -> Entry {
+    pub fn get(&self, chunk: ChunkId) -> ChunkEntry {
         if chunk.0 >= self.chunks {
-            return Entry::Absent;
+            return ChunkEntry::Absent;
         }
         self.words.entry(chunk).get()
     }
@@ -209,11 +209,11 @@ mod tests {
     fn a_client_sees_what_the_daemon_publishes() {
         let writer = TableWriter::new(1000).unwrap();
         let table = Table::open(writer.descriptor()).unwrap();
-        let entry = Entry::Present { at: SlotId { level: 2, slab: 5, slot: 6 }, pieces: Pieces(7) };
-        assert_eq!((table.chunks(), table.get(ChunkId(999))), (1000, Entry::Absent));
+        let entry = ChunkEntry::Present { at: SlotId { level: 2, slab: 5, slot: 6 }, pieces: Pieces(7) };
+        assert_eq!((table.chunks(), table.get(ChunkId(999))), (1000, ChunkEntry::Absent));
         writer.set(ChunkId(999), entry);
         writer.set_level(2, LevelState::Out);
-        assert_eq!((table.get(ChunkId(999)), table.get(ChunkId(1000))), (entry, Entry::Absent));
+        assert_eq!((table.get(ChunkId(999)), table.get(ChunkId(1000))), (entry, ChunkEntry::Absent));
         assert_eq!([table.level(1), table.level(2)], [LevelState::Open, LevelState::Out]);
     }
 

@@ -7,7 +7,7 @@
 use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use forebay_types::Pieces;
 
-use crate::table::entry::Entry;
+use crate::table::entry::ChunkEntry;
 
 /// The claims of a chunk.
 #[derive(Debug, Default)]
@@ -60,12 +60,12 @@ impl EntryWord {
 
     /// What is known of the chunk.
     #[must_use]
-    pub fn get(&self) -> Entry {
-        Entry::from_word(self.0.load(Ordering::Acquire))
+    pub fn get(&self) -> ChunkEntry {
+        ChunkEntry::from_word(self.0.load(Ordering::Acquire))
     }
 
     /// Publishes what is known of the chunk.
-    pub fn set(&self, entry: Entry) {
+    pub fn set(&self, entry: ChunkEntry) {
         self.0.store(entry.to_word(), Ordering::Release);
     }
 }

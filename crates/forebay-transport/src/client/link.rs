@@ -25,7 +25,7 @@ use crate::client::fetcher::{Peer, Piece, Ticket};
 use crate::client::receiver::{Failure, PendingRequest, Received, Receiver};
 use crate::client::turns::{Look, Turns};
 use crate::error::TransportError;
-use crate::message::request::{Checker, Entry, MAX_COUNT, put};
+use crate::message::request::{Checker, MAX_COUNT, RequestEntry, put};
 use crate::socket::{Socket, send_bytes, set_low_water, unacknowledged};
 
 /// Longest sleep between two looks at deadline and silence.
@@ -315,8 +315,8 @@ impl Driver {
     }
 }
 
-fn entry(piece: &Piece) -> Entry {
-    Entry { offset: piece.offset, length: piece.into.len() as u64 }
+fn entry(piece: &Piece) -> RequestEntry {
+    RequestEntry { offset: piece.offset, length: piece.into.len() as u64 }
 }
 
 /// Checks the pieces of a request to a share of this length; returns the bytes of the answer.
@@ -324,7 +324,7 @@ fn check(pieces: &[Piece], share_bytes: u64) -> Result<u64, String> {
     let mut checker = Checker::new(share_bytes);
     for (at, piece) in pieces.iter().enumerate() {
         checker.check(entry(piece)).map_err(|refusal| {
-            let Entry { offset, length } = entry(piece);
+            let RequestEntry { offset, length } = entry(piece);
             format!("entry {at} of {length} bytes at offset {offset} of a share of {share_bytes}: {refusal}")
         })?;
     }

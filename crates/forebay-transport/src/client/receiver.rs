@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::client::fetcher::Destination;
-use crate::message::answer::{CHECKSUM_BYTES, HEADER_BYTES, Header};
+use crate::message::answer::{AnswerHeader, CHECKSUM_BYTES, HEADER_BYTES};
 use crate::message::request::Refused;
 use crate::socket::{MAX_PARTS, Part, receive};
 
@@ -166,7 +166,7 @@ impl Receiver {
     }
 
     fn check_header(&self, request: &PendingRequest) -> Result<(), Failure> {
-        let header = Header::parse(&self.header)
+        let header = AnswerHeader::parse(&self.header)
             .map_err(|status| Failure::Protocol(format!("unknown status {status}")))?;
         let bytes = header.outcome.map_err(Failure::Refused)?;
         if (header.step, bytes) == (request.step, request.bytes) {

@@ -22,14 +22,14 @@ pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// First part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct AnswerHeader {
     /// Step of the request.
     pub(crate) step: u64,
     /// Bytes of payload that follow, or why there are none.
     pub(crate) outcome: Result<u64, Refused>,
 }
 
-impl Header {
+impl AnswerHeader {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let (second, status) = match self.outcome {
             Ok(bytes) => (bytes, 0),
@@ -62,11 +62,11 @@ mod tests {
     fn a_header_is_read_back_and_an_unknown_status_is_an_error() {
         let refused = Refused { refusal: Refusal::Outside, entry: 3 };
         for outcome in [Ok(1 << 40), Err(refused)] {
-            let header = Header { step: 9, outcome };
-            assert_eq!(Header::parse(&header.encode()), Ok(header));
+            let header = AnswerHeader { step: 9, outcome };
+            assert_eq!(AnswerHeader::parse(&header.encode()), Ok(header));
         }
-        let mut bytes = Header { step: 9, outcome: Ok(1) }.encode();
+        let mut bytes = AnswerHeader { step: 9, outcome: Ok(1) }.encode();
         bytes[16] = 99;
-        assert_eq!(Header::parse(&bytes), Err(99));
+        assert_eq!(AnswerHeader::parse(&bytes), Err(99));
     }
 }

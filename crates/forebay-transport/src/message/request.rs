@@ -28,7 +28,7 @@ const MAX_NUMBER_BYTES: usize = 10;
 
 /// Bytes of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct RequestEntry {
     /// First byte \[bytes from the start of the share\].
     pub(crate) offset: u64,
     /// Length \[bytes\].
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 
 /// First part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RequestHeader {
     /// Step of the rank, for messages; the answer repeats it.
     pub(crate) step: u64,
     /// Number of entries.
@@ -53,7 +53,7 @@ pub(crate) struct Refused {
     pub(crate) entry: u64,
 }
 
-impl Header {
+impl RequestHeader {
     /// Parses and checks a header.
     pub(crate) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, (u64, Refused)> {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -88,7 +88,7 @@ impl Checker {
     }
 
     /// Checks the next entry.
-    pub(crate) fn check(&mut self, entry: Entry) -> Result<(), Refusal> {
+    pub(crate) fn check(&mut self, entry: RequestEntry) -> Result<(), Refusal> {
         if entry.offset < self.end {
             return Err(Refusal::Order);
         }
@@ -100,7 +100,7 @@ impl Checker {
 }
 
 /// Writes a request of checked entries.
-pub(crate) fn put(out: &mut Vec<u8>, step: u64, entries: impl ExactSizeIterator<Item = Entry>) {
+pub(crate) fn put(out: &mut Vec<u8>, step: u64, entries: impl ExactSizeIterator<Item = RequestEntry>) {
     let header = out.len();
     out.extend_from_slice(&step.to_le_bytes());
     out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
@@ -119,10 +119,10 @@ pub(crate) fn put(out: &mut Vec<u8>, step: u64, entries: impl ExactSizeIterator<
 /// Parses the entries of a request to a share of `share_bytes` into `entries`, without empty ones,
 /// and returns how many bytes they have.
 pub(crate) fn parse(
-    header: Header,
+    header: RequestHeader,
     mut bytes: &[u8],
     share_bytes: u64,
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<RequestEntry>,
 ) -> Result<u64, Refused> {
     entries.clear();
     let mut checker = Checker::new(share_bytes);
@@ -132,7 +132,7 @@ pub(crate) fn parse(
         let mut number = || take_number(&mut bytes).ok_or(refuse(Refusal::Malformed));
         let (delta, length) = (number()?, number()?);
         let offset = previous.checked_add(delta).ok_or(refuse(Refusal::Outside))?;
-        let entry = Entry { offset, length };
+        let entry = RequestEntry { offset, length };
         checker.check(entry).map_err(refuse)?;
         if length > 0 {
             entries.push(entry);
@@ -178,9 +178,9 @@ mod tests {
     use super::*;
 
     /// Reads a whole request, as the server does.
-    fn read(bytes: &[u8], share_bytes: u64) -> Result<(u64, Vec<Entry>), Refused> {
+    fn read(bytes: &[u8], share_bytes: u64) -> Result<(u64, Vec<RequestEntry>), Refused> {
         let (header, rest) = bytes.split_first_chunk().expect("a header");
-        let header = Header::parse(header).map_err(|(_, refused)| refused)?;
+        let header = RequestHeader::parse(header).map_err(|(_, refused)| refused)?;
         assert_eq!(header.entries_bytes as usize, rest.len());
         let mut entries = Vec::new();
         parse(header, rest, share_bytes, &mut entries).map(|bytes| (bytes, entries))
@@ -188,7 +188,7 @@ mod tests {
 
     fn encoded(entries: &[(u64, u64)]) -> Vec<u8> {
         let mut out = Vec::new();
-        put(&mut out, 7, entries.iter().map(|&(offset, length)| Entry { offset, length }));
+        put(&mut out, 7, entries.iter().map(|&(offset, length)| RequestEntry { offset, length }));
         out
     }
 
@@ -218,7 +218,8 @@ mod tests {
             let mut out = encoded(&[(0, 1)]);
             out[8..12].copy_from_slice(&count.to_le_bytes());
             out[12..16].copy_from_slice(&bytes.to_le_bytes());
-            Header::parse(out.first_chunk().unwrap()).map_err(|(step, refused)| (step, refused.refusal))
+            RequestHeader::parse(out.first_chunk().unwrap())
+                .map_err(|(step, refused)| (step, refused.refusal))
         };
         assert!(header(MAX_COUNT as u32, 20 * MAX_COUNT as u32).is_ok());
         assert_eq!(header(MAX_COUNT as u32 + 1, 1 << 16), Err((7, Refusal::Count)));
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn entries_that_do_not_fill_their_length_or_overflow_are_refused() {
         let with = |entries: &[u8], count: u32| {
-            let header = Header { step: 0, count, entries_bytes: entries.len() as u32 };
+            let header = RequestHeader { step: 0, count, entries_bytes: entries.len() as u32 };
             let found = parse(header, entries, u64::MAX, &mut Vec::new()).unwrap_err();
             (found.refusal, found.entry)
         };
@@ -247,7 +248,7 @@ mod tests {
             let entries: Vec<_> = gaps.iter().map(|&(gap, length)| {
                 let offset = end + gap;
                 end = offset + length;
-                Entry { offset, length }
+                RequestEntry { offset, length }
             }).collect();
             let mut out = Vec::new();
             put(&mut out, 1, entries.iter().copied());
@@ -260,7 +261,7 @@ mod tests {
         fn any_bytes_are_entries_inside_the_share_or_refused(
             bytes in prop::collection::vec(any::<u8>(), 2..400), count in 1_u32..100, share_bytes in 0_u64..1 << 20,
         ) {
-            let header = Header { step: 0, count, entries_bytes: bytes.len() as u32 };
+            let header = RequestHeader { step: 0, count, entries_bytes: bytes.len() as u32 };
             let mut entries = Vec::new();
             if let Ok(sum) = parse(header, &bytes, share_bytes, &mut entries) {
                 prop_assert_eq!(sum, entries.iter().map(|entry| entry.length).sum::<u64>());

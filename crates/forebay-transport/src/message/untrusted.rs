@@ -2,8 +2,10 @@
 
 use forebay_types::MAX_ANSWER_BYTES;
 
+use crate::message::answer::AnswerHeader;
 use crate::message::auth::{Hello, parse_verdict};
-use crate::message::{answer, auth, request};
+use crate::message::request::RequestHeader;
+use crate::message::{auth, request};
 
 /// Parses any bytes as each message of the protocol.
 ///
@@ -19,14 +21,14 @@ pub fn parse_any(bytes: &[u8]) {
     {
         assert_eq!(Some(&auth::verdict(outcome)), bytes.first_chunk());
     }
-    if let Some(Ok(header)) = bytes.first_chunk().map(answer::Header::parse) {
+    if let Some(Ok(header)) = bytes.first_chunk().map(AnswerHeader::parse) {
         assert_eq!(Some(&header.encode()), bytes.first_chunk());
     }
     // The first two bytes choose the length of the share, so that entries are near its end.
     let Some((&share_bytes, rest)) = bytes.split_first_chunk() else { return };
     let share_bytes = u64::from(u16::from_le_bytes(share_bytes)).saturating_pow(4);
     let Some((start, rest)) = rest.split_first_chunk() else { return };
-    let Ok(header) = request::Header::parse(start) else { return };
+    let Ok(header) = RequestHeader::parse(start) else { return };
     let mut entries = Vec::new();
     if let Ok(bytes) = request::parse(header, rest, share_bytes, &mut entries) {
         let mut end = 0;

@@ -12,8 +12,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::checksum;
-use crate::message::answer::{CHECKSUM_BYTES, HEADER_BYTES, Header};
-use crate::message::request::Entry;
+use crate::message::answer::{AnswerHeader, CHECKSUM_BYTES, HEADER_BYTES};
+use crate::message::request::RequestEntry;
 use crate::server::share::Share;
 use crate::socket::{MAX_PARTS, Part, send};
 
@@ -37,7 +37,7 @@ pub(crate) enum Sent {
 pub(crate) struct Answer {
     header: [u8; HEADER_BYTES],
     header_sent: usize,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<RequestEntry>,
     /// The entry that is sent next, and what was sent of it \[bytes\].
     at: usize,
     within: u64,
@@ -52,9 +52,9 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The answer with these bytes of a share.
-    pub(crate) fn new(step: u64, bytes: u64, entries: Vec<Entry>, with_checksum: bool) -> Self {
+    pub(crate) fn new(step: u64, bytes: u64, entries: Vec<RequestEntry>, with_checksum: bool) -> Self {
         Self {
-            header: Header { step, outcome: Ok(bytes) }.encode(),
+            header: AnswerHeader { step, outcome: Ok(bytes) }.encode(),
             entries,
             payload_bytes: bytes,
             trailer_bytes: if with_checksum { CHECKSUM_BYTES } else { 0 },
@@ -154,11 +154,11 @@ mod tests {
             let entries: Vec<_> = lengths.iter().map(|&length| {
                 let offset = end + length;
                 end = offset + length;
-                Entry { offset, length }
+                RequestEntry { offset, length }
             }).filter(|entry| entry.length > 0).collect();
             let payload: Vec<u8> =
                 entries.iter().flat_map(|entry| share.slice(entry.offset, entry.length).unwrap().to_vec()).collect();
-            let mut expected = Header { step: 3, outcome: Ok(total) }.encode().to_vec();
+            let mut expected = AnswerHeader { step: 3, outcome: Ok(total) }.encode().to_vec();
             expected.extend_from_slice(&payload);
             if with_checksum {
                 expected.extend_from_slice(&crc32c::crc32c(&payload).to_le_bytes());

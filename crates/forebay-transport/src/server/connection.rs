@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use rustix::net::Shutdown;
 
-use crate::message::answer;
+use crate::message::answer::AnswerHeader;
 use crate::message::auth::{HELLO_BYTES, Hello, VERDICT_BYTES, refused_challenge, verdict};
 use crate::message::handshake::{Nonce, PROOF_BYTES, nonce};
 use crate::message::refusal::Refusal;
-use crate::message::request::{self, Entry, Refused};
+use crate::message::request::{self, Refused, RequestEntry, RequestHeader};
 use crate::server::answering::{Answer, Sent};
-use crate::server::registry::{Admission, Exported, Node};
+use crate::server::registry::{Admission, Exported, ServingNode};
 use crate::socket::{Part, receive_bytes, send_bytes};
 
 /// Received at once if less is expected \[bytes\]: a request for some hundred samples.
@@ -73,7 +73,7 @@ pub(crate) struct ClientConnection {
     /// Bytes of `input` that were received.
     have: usize,
     output: Output,
-    spare: Vec<Entry>,
+    spare: Vec<RequestEntry>,
     /// Whether a turn is due; used by the worker.
     pub(crate) queued: bool,
 }
@@ -118,11 +118,11 @@ impl ClientConnection {
     }
 
     /// Does what can be done now, up to `node.turn_bytes`.
-    pub(crate) fn turn(&mut self, node: &Arc<Node>, parts: &mut Vec<Part>) -> Turn {
+    pub(crate) fn turn(&mut self, node: &Arc<ServingNode>, parts: &mut Vec<Part>) -> Turn {
         self.work(node, parts).unwrap_or(Turn::Ended)
     }
 
-    fn work(&mut self, node: &Arc<Node>, parts: &mut Vec<Part>) -> Result<Turn, End> {
+    fn work(&mut self, node: &Arc<ServingNode>, parts: &mut Vec<Part>) -> Result<Turn, End> {
         let mut left = node.turn_bytes;
         while left > 0 {
             if !matches!(self.output, Output::Nothing) {
@@ -169,13 +169,13 @@ impl ClientConnection {
         }
     }
 
-    fn finish_output(&mut self, node: &Node) {
+    fn finish_output(&mut self, node: &ServingNode) {
         if let Output::Answer(answer) = std::mem::replace(&mut self.output, Output::Nothing) {
             let bytes = answer.entries.iter().map(|entry| entry.length).sum();
             node.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.spare = answer.entries;
             self.spare.clear();
-            self.spare.shrink_to(KEPT_BYTES / size_of::<Entry>());
+            self.spare.shrink_to(KEPT_BYTES / size_of::<RequestEntry>());
         }
         if matches!(self.stage, Stage::Closing) {
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
@@ -220,7 +220,7 @@ impl ClientConnection {
                 let Some(header) = self.input[..self.have].first_chunk() else {
                     return Ok(Some(request::HEADER_BYTES));
                 };
-                match request::Header::parse(header) {
+                match RequestHeader::parse(header) {
                     Ok(header) => Ok(Some(request::HEADER_BYTES + header.entries_bytes as usize)),
                     Err((step, refused)) => {
                         self.refuse_request(step, refused);
@@ -233,11 +233,11 @@ impl ClientConnection {
 
     fn refuse_request(&mut self, step: u64, refused: Refused) {
         tracing::warn!(step, entry = refused.entry, refusal = %refused.refusal, "request refused");
-        self.refuse(answer::Header { step, outcome: Err(refused) }.encode().to_vec());
+        self.refuse(AnswerHeader { step, outcome: Err(refused) }.encode().to_vec());
     }
 
     /// Handles the message of `length` bytes at the start of the input.
-    fn handle(&mut self, node: &Arc<Node>, length: usize) -> Result<(), End> {
+    fn handle(&mut self, node: &Arc<ServingNode>, length: usize) -> Result<(), End> {
         let message = &self.input[..length];
         match &self.stage {
             Stage::Hello => match message.first_chunk().and_then(Hello::parse) {
@@ -270,7 +270,7 @@ impl ClientConnection {
             }
             Stage::Requests { exported, checksum, .. } => {
                 let (start, entries_bytes) = message.split_first_chunk().ok_or(End)?;
-                let header = request::Header::parse(start).map_err(|_| End)?;
+                let header = RequestHeader::parse(start).map_err(|_| End)?;
                 let mut entries = std::mem::take(&mut self.spare);
                 match request::parse(header, entries_bytes, exported.share.bytes(), &mut entries) {
                     Ok(bytes) => {
@@ -292,7 +292,7 @@ impl ClientConnection {
 }
 
 /// Decides about a client that has proved that it knows the secret.
-fn admit(node: &Arc<Node>, hello: &Hello) -> Result<(Arc<Exported>, Admission), Refusal> {
+fn admit(node: &Arc<ServingNode>, hello: &Hello) -> Result<(Arc<Exported>, Admission), Refusal> {
     if hello.node != node.index {
         return Err(Refusal::Node);
     }

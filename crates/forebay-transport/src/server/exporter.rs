@@ -13,7 +13,7 @@ use forebay_host::{ThreadError, allow_open_files, fork};
 
 use crate::error::TransportError;
 use crate::message::auth::{Authenticator, DataSetDigest, Secret, StoreId};
-use crate::server::registry::Node;
+use crate::server::registry::ServingNode;
 use crate::server::share::Share;
 use crate::server::worker::{Inbox, Worker};
 
@@ -54,7 +54,7 @@ pub struct ExporterOptions {
 /// Serves the shares of this node until it is dropped.
 #[derive(Debug)]
 pub struct Exporter {
-    node: Arc<Node>,
+    node: Arc<ServingNode>,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<JoinHandle<()>>,
     address: SocketAddr,
@@ -81,7 +81,7 @@ impl Exporter {
         let address = listener.local_addr().map_err(failed())?;
         let listener = Arc::new(listener);
         let authenticator = Authenticator::new(&options.secret);
-        let node = Node::new(options.node, authenticator, options.max_connections, TURN_BYTES);
+        let node = ServingNode::new(options.node, authenticator, options.max_connections, TURN_BYTES);
         let inboxes: Vec<_> = (0..options.threads)
             .map(|_| Inbox::new().map(Arc::new))
             .collect::<Result<_, _>>()

@@ -26,7 +26,7 @@ impl fmt::Debug for Exported {
 
 /// The serving side of a node.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct ServingNode {
     pub(crate) index: u32,
     pub(crate) authenticator: Authenticator,
     /// Most bytes that one connection sends before it is the turn of the next \[bytes\].
@@ -38,7 +38,7 @@ pub(crate) struct Node {
     shares: RwLock<HashMap<StoreId, Arc<Exported>>>,
 }
 
-impl Node {
+impl ServingNode {
     pub(crate) fn new(index: u32, secret: Authenticator, max_connections: usize, turn_bytes: usize) -> Self {
         Self {
             index,
@@ -99,7 +99,7 @@ impl Node {
 /// Counts one authenticated connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    node: Arc<Node>,
+    node: Arc<ServingNode>,
     exported: Arc<Exported>,
 }
 
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn threads_that_add_remove_and_admit_never_exceed_the_limit_and_leave_no_count() {
         let authenticator = Authenticator::new(&Secret::new([1; 32]));
-        let node = Arc::new(Node::new(0, authenticator, MAX_CONNECTIONS, 1));
+        let node = Arc::new(ServingNode::new(0, authenticator, MAX_CONNECTIONS, 1));
         let share = Arc::new(vec![1_u8; 10]);
         let data_set = DataSetDigest([0; 32]);
         let admitted = AtomicUsize::new(0);

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::server::connection::{ClientConnection, Turn};
-use crate::server::registry::Node;
+use crate::server::registry::ServingNode;
 use crate::socket::{Part, prepare};
 
 /// How long a peer may take to authenticate, or to close after a refusal.
@@ -66,7 +66,7 @@ impl Inbox {
 
 /// The state of a server thread.
 pub(crate) struct Worker {
-    node: Arc<Node>,
+    node: Arc<ServingNode>,
     epoll: OwnedFd,
     inbox: Arc<Inbox>,
     /// Of the first worker: where connections come from, and all workers.
@@ -82,7 +82,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        node: Arc<Node>,
+        node: Arc<ServingNode>,
         inbox: Arc<Inbox>,
         listener: Option<(Arc<TcpListener>, Vec<Arc<Inbox>>)>,
     ) -> io::Result<Self> {
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
     use crate::message::auth::{Authenticator, DataSetDigest, Hello, Secret, StoreId};
-    use crate::message::request::{Entry, put};
+    use crate::message::request::{RequestEntry, put};
     use crate::socket::{receive_bytes, send_bytes};
 
     const TURN_BYTES: usize = 6 << 10;
@@ -277,7 +277,7 @@ mod tests {
             let answer = self.bytes + crate::message::answer::HEADER_BYTES as u64;
             while self.requested < self.received + 2 * answer {
                 let mut request = Vec::new();
-                put(&mut request, 0, std::iter::once(Entry { offset: 0, length: self.bytes }));
+                put(&mut request, 0, std::iter::once(RequestEntry { offset: 0, length: self.bytes }));
                 assert_eq!(send_bytes(&self.socket, &request).unwrap(), Some(request.len()));
                 self.requested += answer;
             }
@@ -295,7 +295,7 @@ mod tests {
     /// Bytes that one heavy client and 15 light ones have received after some rounds.
     fn rounds(turn_bytes: usize, count: usize) -> Vec<u64> {
         let authenticator = Authenticator::new(&Secret::new([1; 32]));
-        let node = Arc::new(Node::new(0, authenticator.clone(), 16, turn_bytes));
+        let node = Arc::new(ServingNode::new(0, authenticator.clone(), 16, turn_bytes));
         let data_set = DataSetDigest([2; 32]);
         assert!(node.add(StoreId(0), Arc::new(vec![0; HEAVY_BYTES as usize]), data_set));
         let inbox = Arc::new(Inbox::new().unwrap());
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn strangers_beyond_the_limit_go_and_the_oldest_goes_first() {
-        let node = Arc::new(Node::new(0, Authenticator::new(&Secret::new([1; 32])), 16, TURN_BYTES));
+        let node = Arc::new(ServingNode::new(0, Authenticator::new(&Secret::new([1; 32])), 16, TURN_BYTES));
         let mut worker = Worker::new(node, Arc::new(Inbox::new().unwrap()), None).unwrap();
         let mut first = None;
         let mut others = Vec::new();

@@ -16,7 +16,7 @@ use forebay_host::fork;
 
 use crate::client::fetcher::{Fetcher, Peer, Piece, Ticket};
 use crate::error::TransportError;
-use crate::message::request::{Checker, Entry, MAX_COUNT};
+use crate::message::request::{Checker, MAX_COUNT, RequestEntry};
 use crate::ucx::Ucx;
 use crate::ucx::api::{self, EndpointParams, RequestParam, UcpRequest, status_of};
 use crate::ucx::card::Card;
@@ -269,7 +269,7 @@ impl Fetcher for UcxFetcher {
         }
         let mut checker = Checker::new(link.card.length);
         for (at, piece) in pieces.iter().enumerate() {
-            let entry = Entry { offset: piece.offset, length: piece.into.len() as u64 };
+            let entry = RequestEntry { offset: piece.offset, length: piece.into.len() as u64 };
             checker.check(entry).map_err(|refusal| {
                 usage(format!(
                     "entry {at} of {} bytes at offset {} of a share of {}: {refusal}",

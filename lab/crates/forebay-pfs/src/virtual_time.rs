@@ -128,7 +128,7 @@ pub fn run(spec: &Spec, scenario: &Scenario) -> Result<SimulationResult, Error> 
     let nodes = scenario.streams.iter().map(|stream| stream.node as usize + 1).max().unwrap_or(0);
     let mut run = Simulation {
         nodes: (0..nodes)
-            .map(|_| Node {
+            .map(|_| SimulatedNode {
                 id: model.add_node(),
                 client: Client::new(spec, scenario.rules),
                 in_flight: Vec::new(),
@@ -161,7 +161,7 @@ pub fn run(spec: &Spec, scenario: &Scenario) -> Result<SimulationResult, Error> 
 
 struct Simulation<'a> {
     model: Model,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedNode>,
     files: &'a [u64],
     programs: Vec<Program<'a>>,
     result: SimulationResult,
@@ -175,7 +175,7 @@ struct Simulation<'a> {
     fetches: Vec<ByteRange>,
 }
 
-struct Node {
+struct SimulatedNode {
     id: NodeId,
     client: Client,
     in_flight: Vec<Arrival>,

@@ -9,7 +9,7 @@ use std::fs;
 use std::time::Instant;
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
+use forebay_format::sidecar::{IndexEntry, RecordClass, StoredIn, Writer};
 use forebay_recipe::{Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions};
 
 fn main() {
@@ -94,7 +94,7 @@ fn measure(case: &str, recipe: &Recipe) {
     recipe
         .places(|offset, length, big| {
             let start = if big { offset - 16 } else { offset };
-            writer.push([Entry::Plain { class: u8::from(big), start, length }]);
+            writer.push([IndexEntry::Plain { class: u8::from(big), start, length }]);
         })
         .expect("a sound recipe");
     let sidecar_s = started.elapsed().as_secs_f64();

@@ -4,7 +4,7 @@
 
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::counters::{Counter, count};
-use crate::shm::read_gate::{Entry, ReadGate};
+use crate::shm::read_gate::{GateEntry, ReadGate};
 
 /// See the module header. Given back when it is dropped, at the latest.
 pub(crate) struct ReadToken<'a> {
@@ -28,13 +28,13 @@ impl<'a> ReadToken<'a> {
         }
         self.give_back();
         match gate.enter(WAKEUP_INTERVAL, || self.session.is_stopped()) {
-            Entry::Inside => {
+            GateEntry::Inside => {
                 self.segment = Some(segment);
                 count(self.session.context.slot(), Counter::StaggerTokens, 1);
                 true
             }
-            Entry::Free => true,
-            Entry::Stopped => false,
+            GateEntry::Free => true,
+            GateEntry::Stopped => false,
         }
     }
 

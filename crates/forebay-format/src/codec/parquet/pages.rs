@@ -34,7 +34,7 @@ pub(super) enum Compressed {
 
 /// The header of a page: the fields that are used, by number.
 #[derive(Debug, Default)]
-struct Header {
+struct PageHeader {
     kind: i64,
     decoded_bytes: i64,
     encoded_bytes: i64,
@@ -59,7 +59,7 @@ pub(super) fn checked(encoded: &[u8], compressed: Compressed) -> Result<Vec<u8>,
     let mut into = Writer { bytes: Vec::with_capacity(encoded.len() + 64) };
     let (mut values, most) = (0_u64, most_values(encoded.len() as u64));
     while !from.rest().is_empty() {
-        let mut header = Header::read(&mut from).map_err(malformed)?;
+        let mut header = PageHeader::read(&mut from).map_err(malformed)?;
         let length = usize::try_from(header.encoded_bytes).ok();
         let bytes = length.and_then(|length| from.take(length).ok()).ok_or_else(|| {
             wrong("length of a page", format!("at most {}", from.rest().len()), header.encoded_bytes)
@@ -92,7 +92,7 @@ pub(super) fn checked(encoded: &[u8], compressed: Compressed) -> Result<Vec<u8>,
 pub(crate) fn span(encoded: &[u8], values: u64) -> Option<usize> {
     let (mut from, mut found) = (Reader::new(encoded), 0_u64);
     while found < values {
-        let header = Header::read(&mut from).ok()?;
+        let header = PageHeader::read(&mut from).ok()?;
         from.take(usize::try_from(header.encoded_bytes).ok()?).ok()?;
         if matches!(header.kind, DATA | DATA_V2) {
             found = found.checked_add(u64::try_from(header.details[1]?).ok()?)?;
@@ -101,7 +101,7 @@ pub(crate) fn span(encoded: &[u8], values: u64) -> Option<usize> {
     Some(encoded.len() - from.rest().len())
 }
 
-impl Header {
+impl PageHeader {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (mut header, mut last) = (Self::default(), 0);
         while let Some((number, kind)) = from.field(&mut last)? {
@@ -165,7 +165,7 @@ mod tests {
     fn page(kind: i64, (decoded, encoded): (i64, &[u8]), values: i64, compressed: Option<bool>) -> Vec<u8> {
         let mut details = [None; 7];
         details[1] = Some(values);
-        let header = Header {
+        let header = PageHeader {
             kind,
             decoded_bytes: decoded,
             encoded_bytes: encoded.len() as i64,
@@ -203,7 +203,7 @@ mod tests {
         assert!(checked(&page, Compressed::Never).is_err());
         assert!(checked(&page, Compressed::Declared).is_err());
         let always = checked(&page, Compressed::Always).expect("the flag is not believed");
-        let again = Header::read(&mut Reader::new(&always)).expect("a header");
+        let again = PageHeader::read(&mut Reader::new(&always)).expect("a header");
         assert_eq!((again.is_compressed, again.decoded_bytes), (Some(true), 40));
     }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::{HeaderScan, Input};
-use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::varint::Bytes;
 use crate::{Codec, Error, SchemaChoice};
 use blocks::BLOCK_BYTES;
@@ -33,7 +33,7 @@ const POSTSCRIPT_MAGIC: u64 = 0x7193_0e70_4fda_e05e;
 const MAX_EXTENTS: usize = 64;
 
 /// Visits the location of each record, and the codec of its unit, if it has one.
-pub type Visit<'a> = dyn FnMut(Entry, Option<&Codec>) -> Result<(), Error> + 'a;
+pub type Visit<'a> = dyn FnMut(IndexEntry, Option<&Codec>) -> Result<(), Error> + 'a;
 
 /// A file, open for reading.
 #[derive(Debug)]
@@ -111,8 +111,8 @@ pub fn walk(input: &Input, progress: &dyn Fn(u64) -> bool, each: &mut Visit<'_>)
         for length in records.lengths {
             let entry = match codec {
                 None => stored(input, records.start, offset, length)?,
-                Some(_) if length == 0 => Entry::Plain { class: 0, start: records.start, length },
-                Some(_) => Entry::Exception(vec![Part {
+                Some(_) if length == 0 => IndexEntry::Plain { class: 0, start: records.start, length },
+                Some(_) => IndexEntry::Exception(vec![Part {
                     pieces: pieces(input, records.start, records.stored_bytes)?,
                     codecs: 0,
                     decoded_bytes: records.decoded_bytes,
@@ -129,13 +129,13 @@ pub fn walk(input: &Input, progress: &dyn Fn(u64) -> bool, each: &mut Visit<'_>)
 }
 
 /// The location of a record that is not compressed.
-fn stored(input: &Input, start: u64, offset: u64, length: u64) -> Result<Entry, Error> {
+fn stored(input: &Input, start: u64, offset: u64, length: u64) -> Result<IndexEntry, Error> {
     let start = blocks::end(start, offset).expect("within the chunk");
     let pieces = pieces(input, start, length)?;
     Ok(match pieces[..] {
-        [] => Entry::Plain { class: 0, start, length: 0 },
-        [PartPiece::Extent { offset, length }] => Entry::Plain { class: 0, start: offset, length },
-        _ => Entry::Exception(vec![Part {
+        [] => IndexEntry::Plain { class: 0, start, length: 0 },
+        [PartPiece::Extent { offset, length }] => IndexEntry::Plain { class: 0, start: offset, length },
+        _ => IndexEntry::Exception(vec![Part {
             pieces,
             codecs: 0,
             decoded_bytes: length,
@@ -197,7 +197,7 @@ impl Container for ArrayRecord {
         progress: &dyn Fn(u64) -> bool,
     ) -> Result<ScanSummary, Error> {
         walk(&self.input, progress, &mut |mut entry, codec| {
-            if let (Entry::Exception(parts), Some(codec)) = (&mut entry, codec) {
+            if let (IndexEntry::Exception(parts), Some(codec)) = (&mut entry, codec) {
                 let chain = writer.chain(std::slice::from_ref(codec));
                 for part in parts {
                     part.codecs = chain;

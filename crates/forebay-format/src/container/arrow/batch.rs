@@ -15,7 +15,7 @@ use crate::Error;
 use crate::codec::Codec;
 use crate::container::columns::null_error;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, Writer};
+use crate::index::sidecar::{IndexEntry, Writer};
 
 /// Classes of records: bytes of the file, and ranges of decoded units.
 pub(super) const IN_FILE: u8 = 0;
@@ -30,11 +30,11 @@ pub(super) struct Batch<'a> {
     /// First row in the file, for errors.
     first_row: u64,
     pub(super) rows: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<FieldNode>,
 }
 
 #[derive(Clone, Copy)]
-struct Node {
+struct FieldNode {
     length: u64,
     nulls: u64,
     first_buffer: usize,
@@ -68,9 +68,9 @@ impl Places {
         }
     }
 
-    pub(super) fn entry(&self, row: usize) -> Entry {
+    pub(super) fn entry(&self, row: usize) -> IndexEntry {
         let (class, start, length) = self.get(row);
-        Entry::Plain { class, start, length }
+        IndexEntry::Plain { class, start, length }
     }
 
     /// All of them.
@@ -115,7 +115,7 @@ impl<'a> Batch<'a> {
             let (mut nodes, mut first_buffer) = (Vec::with_capacity(counts.len()), 0_usize);
             for (node, (count, has_variadic)) in found.into_iter().zip(counts) {
                 let (length, nulls) = node.ok_or(negative)?;
-                nodes.push(Node { length, nulls, first_buffer });
+                nodes.push(FieldNode { length, nulls, first_buffer });
                 let more = if *has_variadic {
                     variadic.next().and_then(|count| usize::try_from(count).ok())
                 } else {
@@ -260,7 +260,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The nodes that may say of a row that it is null: its own, and those of structures around it.
-    fn nodes_of_rows(&self, leaf: &Leaf) -> Result<Vec<&Node>, Error> {
+    fn nodes_of_rows(&self, leaf: &Leaf) -> Result<Vec<&FieldNode>, Error> {
         let structures = leaf.levels.iter().take_while(|level| level.kind == NestingKind::Struct).count();
         let mut nodes = Vec::new();
         for NestingLevel { node, .. } in &leaf.levels[..=structures] {
@@ -276,7 +276,7 @@ impl<'a> Batch<'a> {
     /// Which rows have a value, if some may have none.
     fn valid(&self, leaf: &Leaf) -> Result<Option<Vec<bool>>, Error> {
         let of_node =
-            |node: &Node| self.buffers.bytes(&leaf.field.name, node.first_buffer, self.rows.div_ceil(8));
+            |node: &FieldNode| self.buffers.bytes(&leaf.field.name, node.first_buffer, self.rows.div_ceil(8));
         let all = self.nodes_of_rows(leaf)?.into_iter().map(of_node).collect::<Result<Vec<_>, _>>()?;
         let is_valid = |row: usize| all.iter().all(|bits| bits[row / 8] >> (row % 8) & 1 == 1);
         Ok(if all.is_empty() { None } else { Some((0..self.rows as usize).map(is_valid).collect()) })
@@ -337,7 +337,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Refuses arrays that are shorter than their rows need.
-    fn check_length(&self, name: &str, node: &Node, span: &Span) -> Result<(), Error> {
+    fn check_length(&self, name: &str, node: &FieldNode, span: &Span) -> Result<(), Error> {
         let needed = match span {
             Span::Even { first, per } => first + self.items(*first, *per, name)?,
             Span::Ranges(ranges) => ranges.last().copied().unwrap_or(0),
@@ -349,7 +349,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Refuses nulls, of rows or of items in them.
-    fn refuse_nulls(&self, name: &str, node: &Node, span: &Span, is_row: bool) -> Result<(), Error> {
+    fn refuse_nulls(&self, name: &str, node: &FieldNode, span: &Span, is_row: bool) -> Result<(), Error> {
         if node.nulls == 0 {
             return Ok(());
         }

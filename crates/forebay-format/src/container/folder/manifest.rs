@@ -6,9 +6,9 @@
 //! untrusted input. The index holds names, sizes, numbers and strings; only the files of samples
 //! are read later.
 //!
-//! What it found is the length of a header (`u64`), the header in JSON ([`Header`]), and columns
-//! back to back: line numbers, paths, and a column for each label. Numbers have 8 bytes. Strings
-//! are the ends of all (`u64` each) and their bytes. All integers are little-endian.
+//! What it found is the length of a header (`u64`), the header in JSON ([`ManifestHeader`]), and
+//! columns back to back: line numbers, paths, and a column for each label. Numbers have 8 bytes.
+//! Strings are the ends of all (`u64` each) and their bytes. All integers are little-endian.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ use crate::file::{Input, parse_json};
 use crate::index::sidecar::block::OFFSET_LIMIT;
 use crate::index::sidecar::names::Directory;
 use crate::index::sidecar::{
-    Entry, NUMBER_BYTES, NameTableWriter, Part, PartPiece, RecordClass, ShardState, Writer,
+    IndexEntry, NUMBER_BYTES, NameTableWriter, Part, PartPiece, RecordClass, ShardState, Writer,
 };
 use crate::{Error, OpenOptions};
 
@@ -63,7 +63,7 @@ pub(crate) struct ManifestFolder {
 
 /// What a manifest says of its columns.
 #[derive(Debug, Deserialize)]
-struct Header {
+struct ManifestHeader {
     rows: u64,
     /// Number of the field of the bytes of the files, if it is one.
     data: Option<usize>,
@@ -90,7 +90,7 @@ enum ColumnKind {
 /// The rows of a manifest.
 #[derive(Debug)]
 struct Listed {
-    header: Header,
+    header: ManifestHeader,
     lines: Vec<u8>,
     paths: Texts,
     values: Vec<Values>,
@@ -214,7 +214,7 @@ fn read(manifest: &Input, structure: &[u8]) -> Result<Listed, Error> {
     let mut parts = Parts { manifest, rest: structure };
     let length = number(parts.take(Some(8), "length of the header")?, 0);
     let text = parts.take(Some(length), "header")?;
-    let header: Header = parse_json(manifest, 0, text, "columns of a manifest")?;
+    let header: ManifestHeader = parse_json(manifest, 0, text, "columns of a manifest")?;
     let lines = parts.numbers(header.rows, "line numbers")?;
     let paths = parts.texts(header.rows, "paths")?;
     let mut values = Vec::with_capacity(header.columns.len());
@@ -280,15 +280,22 @@ fn with_files<T>(mut labels: Vec<T>, place: Option<usize>, files: T) -> Vec<T> {
 }
 
 /// A record whose bytes the index holds.
-fn literal(bytes: &[u8]) -> Entry {
+fn literal(bytes: &[u8]) -> IndexEntry {
     let length = bytes.len() as u64;
     let pieces = if bytes.is_empty() { vec![] } else { vec![PartPiece::Literal(bytes.to_vec())] };
-    Entry::Exception(vec![Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length }])
+    IndexEntry::Exception(vec![Part {
+        pieces,
+        codecs: 0,
+        decoded_bytes: length,
+        guard: 0,
+        offset: 0,
+        length,
+    }])
 }
 
 impl Listed {
     /// The records of a row's labels.
-    fn labels(&self, manifest: &Input, row: usize) -> Result<Vec<Entry>, Error> {
+    fn labels(&self, manifest: &Input, row: usize) -> Result<Vec<IndexEntry>, Error> {
         let columns = self.header.columns.iter().zip(&self.values);
         let label = |(column, values): (&LabelColumn, &Values)| match (column.kind, values) {
             (_, Values::Texts(texts)) => {
@@ -305,7 +312,7 @@ impl Listed {
                 let value = number(numbers, row);
                 let is_place = kind == ColumnKind::Integer && PLACES.contains(&value.cast_signed());
                 Ok(if is_place {
-                    Entry::Plain { class: 0, start: value, length: NUMBER_BYTES }
+                    IndexEntry::Plain { class: 0, start: value, length: NUMBER_BYTES }
                 } else {
                     literal(&value.to_le_bytes())
                 })
@@ -343,7 +350,7 @@ impl Container for ManifestFolder {
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
-        let Header { data, columns, .. } = &self.found()?.header;
+        let ManifestHeader { data, columns, .. } = &self.found()?.header;
         let files = Column {
             field: Field::new(DATA, Dtype::Uint8, Layout::Ragged),
             classes: vec![RecordClass::files("file")],
@@ -387,7 +394,7 @@ impl Container for ManifestFolder {
                     let what = format!("a folder of more than {OFFSET_LIMIT} bytes");
                     self.manifest.unsupported(what, format!("line {}", number(&listed.lines, row)), "")
                 })?;
-                let file = Entry::Plain { class: 0, start, length };
+                let file = IndexEntry::Plain { class: 0, start, length };
                 writer.push(with_files(listed.labels(&self.manifest, row)?, listed.header.data, file));
                 let directory = directories.of(path, &mut names);
                 let name = path.file_name().expect("a name, as was checked");
@@ -482,7 +489,7 @@ mod tests {
         assert_eq!((listed.paths.get(0), listed.paths.get(1)), (&b"a/b"[..], &b"c"[..]));
         assert_eq!(number(&listed.lines, 1), 3);
         let labels = listed.labels(&manifest(), 1).expect("labels");
-        assert_eq!(labels, [Entry::Plain { class: 0, start: 8, length: 8 }, literal(b"")]);
+        assert_eq!(labels, [IndexEntry::Plain { class: 0, start: 8, length: 8 }, literal(b"")]);
     }
 
     #[test]

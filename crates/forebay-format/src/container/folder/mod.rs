@@ -32,7 +32,7 @@ use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::block::OFFSET_LIMIT;
 use crate::index::sidecar::names::Directory;
-use crate::index::sidecar::{Entry, NUMBER_BYTES, NameTableWriter, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, NUMBER_BYTES, NameTableWriter, RecordClass, ShardState, Writer};
 use crate::{Error, Index, OpenOptions, SidecarError};
 use foreign::Promise;
 use list::{Names, call_all, entries, file_bytes, identity, modified_ns};
@@ -310,11 +310,12 @@ impl Scan<'_> {
             );
             self.folder.input.unsupported(format!("a folder of more than {OFFSET_LIMIT} bytes"), found, "")
         })?;
-        let mut row = [Entry::Plain { class: 0, start, length }, Entry::Plain { class: 0, start, length }];
+        let mut row =
+            [IndexEntry::Plain { class: 0, start, length }, IndexEntry::Plain { class: 0, start, length }];
         let fields = &self.folder.fields;
         for (entry, field) in row.iter_mut().zip(fields) {
             if *field == LABEL {
-                *entry = Entry::Plain { class: 0, start: listed.label, length: NUMBER_BYTES };
+                *entry = IndexEntry::Plain { class: 0, start: listed.label, length: NUMBER_BYTES };
             }
         }
         self.writer.push(row.into_iter().take(fields.len()));

@@ -27,7 +27,7 @@ use self::superblock::Superblock;
 use crate::codec::Codec;
 use crate::container::{ChunkShape, Column, Container, ScanSummary, header_digest};
 use crate::file::{Input, ReadAt};
-use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 
 /// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks
@@ -81,7 +81,7 @@ impl Hdf5File {
         let mut table = table.iter().peekable();
         for number in 0..*of_grid {
             let entry = match table.next_if(|chunk| chunk.number == number) {
-                Some(chunk) => Entry::Plain {
+                Some(chunk) => IndexEntry::Plain {
                     class: classes[chunk.chain as usize],
                     start: chunk.offset,
                     length: chunk.length,
@@ -109,29 +109,29 @@ fn whole(pieces: Vec<PartPiece>, codecs: u16, bytes: u64) -> Part {
 }
 
 /// The row of a dataset without chunks.
-fn row(dataset: &Dataset, sample: u64, stored: u8, writer: &mut Writer) -> Entry {
+fn row(dataset: &Dataset, sample: u64, stored: u8, writer: &mut Writer) -> IndexEntry {
     let bytes = dataset.sample_bytes();
     match &dataset.layout {
         DataLayout::Contiguous { offset } => {
-            Entry::Plain { class: stored, start: offset + sample * bytes, length: bytes }
+            IndexEntry::Plain { class: stored, start: offset + sample * bytes, length: bytes }
         }
         DataLayout::Compact(data) => {
             let first = (sample * bytes) as usize;
             let literal = PartPiece::Literal(data[first..first + bytes as usize].to_vec());
-            Entry::Exception(vec![whole(vec![literal], 0, bytes)])
+            IndexEntry::Exception(vec![whole(vec![literal], 0, bytes)])
         }
         DataLayout::Rows(rows) => {
             let (start, length) = rows[sample as usize];
-            Entry::Plain { class: stored, start, length }
+            IndexEntry::Plain { class: stored, start, length }
         }
         DataLayout::Missing | DataLayout::Chunked(_) => missing(dataset, bytes, writer),
     }
 }
 
 /// Bytes that were never written.
-fn missing(dataset: &Dataset, bytes: u64, writer: &mut Writer) -> Entry {
+fn missing(dataset: &Dataset, bytes: u64, writer: &mut Writer) -> IndexEntry {
     let fill = writer.chain(&[Codec::Fill { value: dataset.fill.clone() }]);
-    Entry::Exception(vec![whole(vec![], fill, bytes)])
+    IndexEntry::Exception(vec![whole(vec![], fill, bytes)])
 }
 
 impl Container for Hdf5File {

@@ -14,19 +14,19 @@ const MAX_DEPTH: usize = 64;
 
 /// A node of the tree, as torch's pytree writes it.
 #[derive(Deserialize)]
-struct Node {
+struct TreeSpec {
     #[serde(rename = "type")]
     kind: Option<String>,
     /// JSON within the JSON: the keys of a dict.
     context: Option<serde_json::Value>,
-    children_spec: Vec<Node>,
+    children_spec: Vec<TreeSpec>,
 }
 
 /// The names of the leaves, in the order of their values; `Err` has what is wrong with the tree.
 ///
 /// The keys of nested dicts, and the numbers of the elements of lists, are joined by dots.
 pub(super) fn names(spec: &str) -> Result<Vec<String>, String> {
-    let (protocol, root): (u64, Node) = serde_json::from_str(spec).map_err(|error| error.to_string())?;
+    let (protocol, root): (u64, TreeSpec) = serde_json::from_str(spec).map_err(|error| error.to_string())?;
     if protocol != 1 {
         return Err(format!("protocol {protocol} (expected 1)"));
     }
@@ -40,7 +40,7 @@ pub(super) fn names(spec: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn name_leaves(node: &Node, before: &str, depth: usize, names: &mut Vec<String>) -> Result<(), String> {
+fn name_leaves(node: &TreeSpec, before: &str, depth: usize, names: &mut Vec<String>) -> Result<(), String> {
     let Some(kind) = &node.kind else {
         names.push(before.to_owned());
         return Ok(());
@@ -66,7 +66,7 @@ fn name_leaves(node: &Node, before: &str, depth: usize, names: &mut Vec<String>)
 }
 
 /// The keys of a dict.
-fn keys(node: &Node) -> Result<Vec<String>, String> {
+fn keys(node: &TreeSpec) -> Result<Vec<String>, String> {
     let parsed = match &node.context {
         Some(serde_json::Value::String(text)) => serde_json::from_str(text).ok(),
         other => other.clone(),

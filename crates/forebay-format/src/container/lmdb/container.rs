@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use super::{Database, Record, Value, Version, WalkOptions, Word};
 use crate::container::{Column, Container, ScanSummary};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, RecordClass, ShardState, Writer};
 use crate::{Error, SchemaChoice};
 
 /// Keys of records that are not samples: counts and lists that writers put beside them.
@@ -46,11 +46,11 @@ impl Value {
         (Extent { shard, offset: offset - head, length: length + head }, head_bytes, guard)
     }
 
-    fn entry(self, database: &Database) -> Entry {
+    fn entry(self, database: &Database) -> IndexEntry {
         match self {
-            Self::Inline { offset, length } => Entry::Plain { class: 0, start: offset, length },
+            Self::Inline { offset, length } => IndexEntry::Plain { class: 0, start: offset, length },
             Self::Big { page, length } => {
-                Entry::Plain { class: 1, start: page * u64::from(database.page_bytes()), length }
+                IndexEntry::Plain { class: 1, start: page * u64::from(database.page_bytes()), length }
             }
         }
     }

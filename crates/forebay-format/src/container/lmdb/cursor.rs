@@ -7,7 +7,7 @@
 //! database claims.
 
 use super::Database;
-use super::page::{Node, Payload, Role, decode};
+use super::page::{PageNode, Payload, Role, decode};
 use super::walk::Value;
 use crate::Error;
 use crate::unit_check::lmdb_page_error::{PageError, WalkError};
@@ -83,7 +83,7 @@ impl PortableCursor {
 #[derive(Clone, Debug, Default)]
 struct CursorPage {
     page: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<PageNode>,
     /// The node that comes next.
     next: usize,
 }

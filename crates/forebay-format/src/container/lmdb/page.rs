@@ -33,7 +33,7 @@ pub(super) enum Role {
 
 /// One node of a page; offsets are within the page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct PageNode {
     /// First byte of the node \[bytes\].
     pub(super) at: u32,
     /// Length of the key \[bytes\].
@@ -56,7 +56,7 @@ pub(super) enum Payload {
     Tree { at: u32 },
 }
 
-impl Node {
+impl PageNode {
     /// The key.
     pub(super) fn key<'a>(&self, page: &'a [u8]) -> &'a [u8] {
         let at = (self.at + NODE_HEADER_BYTES) as usize;
@@ -70,7 +70,7 @@ pub(super) fn decode(
     number: u64,
     role: Role,
     bytes: &[u8],
-    nodes: &mut Vec<Node>,
+    nodes: &mut Vec<PageNode>,
 ) -> Result<(), PageError> {
     let dialect = layout.dialect;
     let header = dialect.header_bytes();
@@ -154,7 +154,13 @@ struct Defect {
 
 /// Decodes the node at `at`, of which at least the header lies before `end`. Returns it and its
 /// length on the page.
-fn decode_node(dialect: Dialect, role: Role, bytes: &[u8], at: u32, end: u32) -> Result<(Node, u32), Defect> {
+fn decode_node(
+    dialect: Dialect,
+    role: Role,
+    bytes: &[u8],
+    at: u32,
+    end: u32,
+) -> Result<(PageNode, u32), Defect> {
     let start = at as usize;
     let low = dialect.u32(bytes, start);
     let flags = dialect.u16(bytes, start + 4);
@@ -170,7 +176,7 @@ fn decode_node(dialect: Dialect, role: Role, bytes: &[u8], at: u32, end: u32) ->
             Word::Bits32 => 0,
             Word::Bits64 => u64::from(flags) << 32,
         };
-        let node = Node { at, key_bytes, payload: Payload::Child(u64::from(low) | high) };
+        let node = PageNode { at, key_bytes, payload: Payload::Child(u64::from(low) | high) };
         return Ok((node, even(NODE_HEADER_BYTES + key_room)));
     }
     if key_bytes == 0 {
@@ -219,11 +225,11 @@ fn decode_node(dialect: Dialect, role: Role, bytes: &[u8], at: u32, end: u32) ->
         let (expected, found) = (format!("at most {} bytes", end - at), length.to_string());
         return Err(Defect { at, what: "length", expected, found });
     }
-    Ok((Node { at, key_bytes, payload }, length))
+    Ok((PageNode { at, key_bytes, payload }, length))
 }
 
 /// Length of a decoded node on its page \[bytes\].
-fn span(dialect: Dialect, bytes: &[u8], node: &Node) -> u32 {
+fn span(dialect: Dialect, bytes: &[u8], node: &PageNode) -> u32 {
     let role = if matches!(node.payload, Payload::Child(_)) { Role::Branch } else { Role::Leaf };
     let payload_bytes = match node.payload {
         Payload::Child(_) => 0,

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use super::bitmap::PageSet;
 use super::fetch::Fetch;
 use super::meta::Layout;
-use super::page::{Node, Payload, Role, compare_keys, decode};
+use super::page::{PageNode, Payload, Role, compare_keys, decode};
 use crate::Error;
 use crate::file::{Input, IoCounters};
 use crate::unit_check::lmdb_dialect::Dialect;
@@ -288,7 +288,7 @@ impl TreeWalk<'_> {
             let role = if depth == self.tree.depth { Role::Leaf } else { Role::Branch };
             decode(self.layout, page, role, &bytes, &mut nodes)?;
             let order =
-                |node: &Node| compare_keys(self.layout.dialect, self.tree.flags, node.key(&bytes), key);
+                |node: &PageNode| compare_keys(self.layout.dialect, self.tree.flags, node.key(&bytes), key);
             if role == Role::Leaf {
                 let node = nodes.iter().find(|node| order(node) == Some(Ordering::Equal));
                 return Ok(node.map(|node| match node.payload {
@@ -311,7 +311,7 @@ impl TreeWalk<'_> {
         Ok(None)
     }
 
-    fn node_offset(&self, page: u64, node: &Node) -> u64 {
+    fn node_offset(&self, page: u64, node: &PageNode) -> u64 {
         self.layout.offset(page) + u64::from(node.at)
     }
 

@@ -56,14 +56,14 @@ impl Array {
         subject: &str,
         axis: SampleAxis,
     ) -> Result<(Self, Vec<u8>), Error> {
-        let header = Header { input, place, subject, axis };
+        let header = NpyHeader { input, place, subject, axis };
         let bytes = header.bytes()?;
         Ok((header.parse(&bytes)?, bytes))
     }
 }
 
 /// A header on the way.
-struct Header<'a> {
+struct NpyHeader<'a> {
     input: &'a Input,
     place: Range<u64>,
     /// The owner of the header, for messages.
@@ -71,7 +71,7 @@ struct Header<'a> {
     axis: SampleAxis,
 }
 
-impl Header<'_> {
+impl NpyHeader<'_> {
     fn corrupt(&self, at: u64, what: &str, expected: impl ToString, found: impl ToString) -> Error {
         self.input.corrupt(self.place.start + at, format!("{}: {what}", self.subject), expected, found)
     }

@@ -19,7 +19,7 @@ pub use item::{Item, ItemKind};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, MAX_COLUMNS, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, MAX_COLUMNS, RecordClass, ShardState, Writer};
 use crate::{Error, SampleAxis};
 use zip::Member;
 
@@ -189,7 +189,7 @@ impl Container for Arrays {
     ) -> Result<ScanSummary, Error> {
         let row_bytes: u64 = self.found.fields.iter().map(|(_, array)| array.sample_bytes).sum();
         for sample in 0..self.samples() {
-            writer.push(self.found.fields.iter().map(|(_, array)| Entry::Plain {
+            writer.push(self.found.fields.iter().map(|(_, array)| IndexEntry::Plain {
                 class: 0,
                 start: array.start + sample * array.sample_bytes,
                 length: array.sample_bytes,

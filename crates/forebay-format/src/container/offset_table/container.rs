@@ -4,7 +4,7 @@ use super::OffsetTable;
 use crate::Error;
 use crate::container::{Column, Container, ScanSummary};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, ShardState, Writer};
 
 impl Container for OffsetTable {
     fn input(&self) -> &Input {
@@ -31,7 +31,7 @@ impl Container for OffsetTable {
     ) -> Result<ScanSummary, Error> {
         self.walk(progress, &mut |places| {
             let plain =
-                |(start, length): &(u64, u64)| Entry::Plain { class: 0, start: *start, length: *length };
+                |(start, length): &(u64, u64)| IndexEntry::Plain { class: 0, start: *start, length: *length };
             writer.push(places.iter().map(plain));
             Ok(())
         })?;

@@ -24,7 +24,7 @@ use crate::container::arrow::ArrowFields;
 use crate::container::columns::{choose, null_error, with_masks};
 use crate::container::{Column, Container, ScanSummary, check_state, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, RecordClass, ShardState, Writer};
 use crate::{Error, Nulls, OpenOptions};
 
 /// Key of the Arrow schema in the footer, which most writers keep there.
@@ -252,14 +252,14 @@ impl ParquetFile {
 
 impl Rows {
     /// Start and length of the next row's value, whose number is `row`.
-    fn next(&mut self, row: usize) -> Entry {
+    fn next(&mut self, row: usize) -> IndexEntry {
         let length = match &self.lengths {
             RowLengths::All(length) => *length,
             RowLengths::Each(lengths) => lengths[row],
         };
         let start = self.start;
         self.start += length;
-        Entry::Plain { class: 0, start, length }
+        IndexEntry::Plain { class: 0, start, length }
     }
 }
 

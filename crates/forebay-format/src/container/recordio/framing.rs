@@ -5,7 +5,7 @@ use crate::container::ScanSummary;
 use crate::container::length_delimited::Framing;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass};
+use crate::index::sidecar::{IndexEntry, RecordClass};
 use crate::{Error, SchemaChoice};
 
 /// `MXNet`'s records.
@@ -27,7 +27,7 @@ impl Framing for RecordIo {
     fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,
-        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+        visit: &mut dyn FnMut(IndexEntry) -> Result<(), Error>,
     ) -> Result<ScanSummary, Error> {
         let mut index = IndexFile::beside(input.path())?;
         let mut records = 0_u64;

@@ -16,7 +16,7 @@ pub use index_file::IndexFile;
 use crate::Error;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass};
+use crate::index::sidecar::{IndexEntry, Part, PartPiece, RecordClass};
 
 /// The magic number before every part.
 pub const MAGIC: u32 = 0xced7_230a;
@@ -78,7 +78,7 @@ pub(crate) fn class() -> RecordClass {
 pub fn walk(
     input: &Input,
     progress: &dyn Fn(u64) -> bool,
-    each: &mut dyn FnMut(u64, Entry) -> Result<(), Error>,
+    each: &mut dyn FnMut(u64, IndexEntry) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut headers = HeaderScan::new(input, progress);
     let mut at = 0;
@@ -87,7 +87,7 @@ pub fn walk(
         let (kind, length, end) = part_at(&mut headers, at)?;
         at = end;
         if kind == PartKind::Whole {
-            each(start, Entry::Plain { class: 0, start, length })?;
+            each(start, IndexEntry::Plain { class: 0, start, length })?;
             continue;
         }
         if kind != PartKind::First {
@@ -122,7 +122,7 @@ pub fn walk(
             })
             .sum();
         let part = Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length };
-        each(start, Entry::Exception(vec![part]))?;
+        each(start, IndexEntry::Exception(vec![part]))?;
     }
     Ok(())
 }
@@ -200,11 +200,11 @@ mod tests {
         let input = Input::from_source(Path::new("x"), Arc::new(file.to_vec())).expect("a file in memory");
         walk(&input, &|_| true, &mut |_, entry| {
             records.push(match entry {
-                Entry::Plain { start, length, .. } => {
+                IndexEntry::Plain { start, length, .. } => {
                     let start = (start + u64::from(HEAD_BYTES)) as usize;
                     file[start..start + length as usize].to_vec()
                 }
-                Entry::Exception(parts) => parts[0]
+                IndexEntry::Exception(parts) => parts[0]
                     .pieces
                     .iter()
                     .flat_map(|piece| match piece {

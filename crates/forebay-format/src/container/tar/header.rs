@@ -16,11 +16,11 @@ const MAGIC: (usize, usize) = (257, 6);
 const PREFIX: (usize, usize) = (345, 155);
 
 /// A header block.
-pub(super) type Block = [u8; BLOCK_BYTES as usize];
+pub(super) type HeaderBlock = [u8; BLOCK_BYTES as usize];
 
 /// Contents of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct TarHeader {
     /// Name, with the prefix of `ustar`.
     pub(super) name: Vec<u8>,
     /// Whether that prefix is part of it, so that the name is in two places.
@@ -42,9 +42,9 @@ pub(super) struct HeaderError {
     pub(super) found: String,
 }
 
-impl Header {
+impl TarHeader {
     /// Reads a block; `None` for one of zeros, which ends an archive.
-    pub(super) fn parse(block: &Block) -> Result<Option<Self>, HeaderError> {
+    pub(super) fn parse(block: &HeaderBlock) -> Result<Option<Self>, HeaderError> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl Header {
     }
 }
 
-fn field(block: &Block, (start, length): (usize, usize)) -> &[u8] {
+fn field(block: &HeaderBlock, (start, length): (usize, usize)) -> &[u8] {
     &block[start..start + length]
 }
 
@@ -88,7 +88,7 @@ pub(super) fn text(bytes: &[u8]) -> &[u8] {
 
 /// Sums of all bytes, with blanks in place of the checksum: of unsigned bytes as the standard
 /// requires, of signed ones as some old writers computed it, unless that is negative.
-fn sums(block: &Block) -> (u64, Option<u64>) {
+fn sums(block: &HeaderBlock) -> (u64, Option<u64>) {
     let (mut unsigned, mut signed) = (0_i64, 0_i64);
     for (at, byte) in block.iter().enumerate() {
         let inside = (CHECKSUM.0..CHECKSUM.0 + CHECKSUM.1).contains(&at);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     /// A header as POSIX writers make it.
-    fn block(name: &[u8], size: &[u8], kind: u8) -> Block {
+    fn block(name: &[u8], size: &[u8], kind: u8) -> HeaderBlock {
         let mut block = [0; 512];
         block[..name.len()].copy_from_slice(name);
         block[124..124 + size.len()].copy_from_slice(size);
@@ -135,14 +135,15 @@ mod tests {
         block
     }
 
-    fn seal(block: &mut Block) {
+    fn seal(block: &mut HeaderBlock) {
         let digits = format!("{:06o}\0 ", sums(block).0);
         block[148..156].copy_from_slice(digits.as_bytes());
     }
 
     #[test]
     fn sizes_come_as_octal_digits_or_in_base_256() {
-        let size = |bytes: &[u8]| Header::parse(&block(b"a", bytes, b'0')).map(|header| header.unwrap().size);
+        let size =
+            |bytes: &[u8]| TarHeader::parse(&block(b"a", bytes, b'0')).map(|header| header.unwrap().size);
         assert_eq!(size(b"00000000012\0"), Ok(10));
         assert_eq!(size(b"        12 \0"), Ok(10));
         assert_eq!(size(b""), Ok(0));
@@ -160,26 +161,26 @@ mod tests {
         let mut header = block(b"name", b"0", b'0');
         header[345..348].copy_from_slice(b"dir");
         seal(&mut header);
-        assert_eq!(Header::parse(&header).unwrap().unwrap().name, b"dir/name");
+        assert_eq!(TarHeader::parse(&header).unwrap().unwrap().name, b"dir/name");
         header[257..265].copy_from_slice(b"ustar  \0");
         seal(&mut header);
-        assert_eq!(Header::parse(&header).unwrap().unwrap().name, b"name");
+        assert_eq!(TarHeader::parse(&header).unwrap().unwrap().name, b"name");
     }
 
     #[test]
     fn the_checksum_is_checked_in_both_ways_of_summing() {
         let mut header = block(b"caf\xc3\xa9", b"0", b'0');
-        assert!(Header::parse(&header).is_ok());
+        assert!(TarHeader::parse(&header).is_ok());
         let signed = format!("{:06o}\0 ", sums(&header).1.expect("a positive sum"));
         header[148..156].copy_from_slice(signed.as_bytes());
-        assert!(Header::parse(&header).is_ok());
+        assert!(TarHeader::parse(&header).is_ok());
         header[0] ^= 1;
-        assert_eq!(Header::parse(&header).expect_err("refused").what, "header checksum");
-        assert_eq!(Header::parse(&[0; 512]), Ok(None));
+        assert_eq!(TarHeader::parse(&header).expect_err("refused").what, "header checksum");
+        assert_eq!(TarHeader::parse(&[0; 512]), Ok(None));
         // The sum of signed bytes is negative, and the field is empty: numbers that are no header.
         let mut numbers = [0xc0; 512];
         numbers[148..156].fill(b' ');
         numbers[124..136].fill(b' ');
-        assert_eq!(Header::parse(&numbers).expect_err("refused").what, "header checksum");
+        assert_eq!(TarHeader::parse(&numbers).expect_err("refused").what, "header checksum");
     }
 }

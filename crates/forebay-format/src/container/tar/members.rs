@@ -1,6 +1,6 @@
 //! The members of a tar file, one after the other, by their headers only.
 
-use super::header::{BLOCK_BYTES, Block, Header, HeaderError};
+use super::header::{BLOCK_BYTES, HeaderBlock, HeaderError, TarHeader};
 use super::pax::Extended;
 use super::window::Window;
 use crate::Error;
@@ -99,7 +99,7 @@ impl<'a> Members<'a> {
     }
 
     /// Interprets a header that is not an extended one.
-    fn member(&mut self, at: u64, header: Header, extended: Extended) -> Result<Next, Error> {
+    fn member(&mut self, at: u64, header: TarHeader, extended: Extended) -> Result<Next, Error> {
         let data = at + BLOCK_BYTES;
         let is_global_size = extended.size.is_none() && self.global.size.is_some();
         let extended = extended.or(self.global.clone());
@@ -138,9 +138,9 @@ impl<'a> Members<'a> {
     }
 
     /// The header at `at`; `None` at the end, which must not come while a member is `expected` for.
-    fn header(&mut self, expected: bool) -> Result<Option<Header>, Error> {
+    fn header(&mut self, expected: bool) -> Result<Option<TarHeader>, Error> {
         let at = self.at;
-        let mut block: Block = [0; BLOCK_BYTES as usize];
+        let mut block: HeaderBlock = [0; BLOCK_BYTES as usize];
         let count = self.window.read(at, &mut block)?;
         if count == 0 && !expected {
             // Some writers leave the end out.
@@ -150,7 +150,7 @@ impl<'a> Members<'a> {
             let found = format!("the end of the file after {count}");
             return Err(self.input.corrupt(at, "tar header", format!("{BLOCK_BYTES} bytes"), found));
         }
-        let parsed = Header::parse(&block).map_err(|HeaderError { offset, what, expected, found }| {
+        let parsed = TarHeader::parse(&block).map_err(|HeaderError { offset, what, expected, found }| {
             self.input.corrupt(at + offset, format!("tar {what}"), expected, found)
         })?;
         if parsed.is_none() && expected {

@@ -24,10 +24,10 @@ use forebay_types::{Dtype, Field, Layout};
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Compression;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, MAX_COLUMNS, Part, PartPiece, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, MAX_COLUMNS, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 use group::{is_about_the_archive, key_and_extension};
-use header::{BLOCK_BYTES, Header};
+use header::{BLOCK_BYTES, TarHeader};
 use members::{Member, Members, Next};
 
 /// The field that is the base name of a sample's members; it is delivered where it is asked for.
@@ -45,7 +45,7 @@ const RESERVED: [&str; 3] = [KEY, "__url__", "__local_path__"];
 
 /// Visits the place of each field of a sample: a plain entry of class 0, or the bytes of a key that
 /// is not in one piece in the file.
-pub type Visit<'a> = dyn FnMut(&[Entry]) -> Result<(), Error> + 'a;
+pub type Visit<'a> = dyn FnMut(&[IndexEntry]) -> Result<(), Error> + 'a;
 
 /// A tar file, open for reading.
 #[derive(Debug)]
@@ -176,8 +176,8 @@ struct Sample<'a> {
     /// Base name of the members; `None` before the first sample.
     key: Option<Vec<u8>>,
     /// For each field where its data are.
-    places: Vec<Option<Entry>>,
-    whole: Vec<Entry>,
+    places: Vec<Option<IndexEntry>>,
+    whole: Vec<IndexEntry>,
     /// The number of the field that is the key.
     key_field: Option<usize>,
     /// Offset of the header of the first member.
@@ -230,7 +230,7 @@ impl<'a> Sample<'a> {
                 "write one member per extension and base name",
             ));
         }
-        self.places[field] = Some(Entry::Plain { class: 0, start: member.start, length: member.length });
+        self.places[field] = Some(IndexEntry::Plain { class: 0, start: member.start, length: member.length });
         Ok(true)
     }
 
@@ -255,10 +255,10 @@ impl<'a> Sample<'a> {
 
 /// Where the key of a sample is that begins with this member: the begin of its header, or, where
 /// the name is in two places or in a header before, in no file.
-fn key_place(input: &Input, member: &Member, key: &[u8]) -> Result<Entry, Error> {
+fn key_place(input: &Input, member: &Member, key: &[u8]) -> Result<IndexEntry, Error> {
     let length = key.len() as u64;
     if member.is_name_in_header {
-        return Ok(Entry::Plain { class: 0, start: member.header, length });
+        return Ok(IndexEntry::Plain { class: 0, start: member.header, length });
     }
     if key.len() > MAX_KEY_BYTES {
         let found = format!("{length} bytes in headers before the member at offset {}", member.header);
@@ -267,7 +267,7 @@ fn key_place(input: &Input, member: &Member, key: &[u8]) -> Result<Entry, Error>
     }
     let pieces = vec![PartPiece::Literal(key.to_vec())];
     let part = Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length };
-    Ok(Entry::Exception(vec![part]))
+    Ok(IndexEntry::Exception(vec![part]))
 }
 
 /// The key and the field of a member; `None` if it belongs to no sample.
@@ -301,7 +301,7 @@ pub(crate) fn is_archive_of_nothing(input: &Input) -> Result<bool, Error> {
 /// Whether a file that begins with these bytes begins with a tar header; files older than POSIX
 /// have no other mark.
 pub(crate) fn is_header(head: &[u8]) -> bool {
-    head.first_chunk().is_some_and(|block| matches!(Header::parse(block), Ok(Some(_))))
+    head.first_chunk().is_some_and(|block| matches!(TarHeader::parse(block), Ok(Some(_))))
 }
 
 /// Names the compression of a file, and what undoes it.

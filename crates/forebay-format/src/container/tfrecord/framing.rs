@@ -5,7 +5,7 @@ use crate::container::ScanSummary;
 use crate::container::length_delimited::Framing;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass};
+use crate::index::sidecar::{IndexEntry, RecordClass};
 use crate::{Error, SchemaChoice};
 
 /// `TensorFlow`'s records.
@@ -26,7 +26,7 @@ impl Framing for TfRecord {
     fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,
-        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+        visit: &mut dyn FnMut(IndexEntry) -> Result<(), Error>,
     ) -> Result<ScanSummary, Error> {
         walk(input, progress, visit)?;
         Ok(ScanSummary::default())

@@ -14,7 +14,7 @@ pub(crate) use framing::TfRecord;
 use crate::Error;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass};
+use crate::index::sidecar::{IndexEntry, RecordClass};
 
 /// How the records of a file lie.
 pub(crate) fn class() -> RecordClass {
@@ -29,13 +29,13 @@ pub(crate) fn class() -> RecordClass {
 pub fn walk(
     input: &Input,
     progress: &dyn Fn(u64) -> bool,
-    each: &mut dyn FnMut(Entry) -> Result<(), Error>,
+    each: &mut dyn FnMut(IndexEntry) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut headers = HeaderScan::new(input, progress);
     let mut at = 0;
     while at < input.bytes() {
         let (length, end) = record_at(&mut headers, at)?;
-        each(Entry::Plain { class: 0, start: at, length })?;
+        each(IndexEntry::Plain { class: 0, start: at, length })?;
         at = end;
     }
     Ok(())
@@ -110,7 +110,7 @@ mod tests {
     fn places(file: &[u8]) -> Result<Vec<(u64, u64)>, String> {
         let mut places = Vec::new();
         walk(&input(file), &|_| true, &mut |entry| {
-            let Entry::Plain { class: 0, start, length } = entry else { panic!("plain") };
+            let IndexEntry::Plain { class: 0, start, length } = entry else { panic!("plain") };
             places.push((start, length));
             Ok(())
         })

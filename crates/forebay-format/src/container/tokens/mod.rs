@@ -19,7 +19,7 @@ use super::npy::{Array, ItemKind, MAGIC};
 use crate::container::signature::{self, Detected};
 use crate::container::{Column, Container, ScanSummary, header_digest, index_json, litdata};
 use crate::file::Input;
-use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
+use crate::index::sidecar::{IndexEntry, RecordClass, ShardState, Writer};
 use crate::{Documents, Error, Format, OpenOptions, SampleAxis, TokenLayout};
 use megatron::Pair;
 
@@ -292,7 +292,7 @@ impl Container for TokenFile {
         self.windows(|tokens| {
             let start = self.place.start + tokens.start * item_bytes;
             let length = (tokens.end - tokens.start) * item_bytes;
-            writer.push([Entry::Plain { class: 0, start, length }]);
+            writer.push([IndexEntry::Plain { class: 0, start, length }]);
             (samples, end) = (samples + 1, tokens.end);
             let goes_on = samples % TELL_EVERY != 0 || progress(start);
             goes_on.then_some(()).ok_or(Error::Interrupted)

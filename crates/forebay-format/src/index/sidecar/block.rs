@@ -1,7 +1,7 @@
 //! One block of a sidecar: the locations of up to [`super::BLOCK_RECORDS`] records, coded so that
 //! regular ones are free.
 //!
-//! [`Entry`] is a record as formats describe it. [`super::encode`] encodes many of them, and
+//! [`IndexEntry`] is a record as formats describe it. [`super::encode`] encodes many of them, and
 //! [`mod@super::decode`] expands them to a [`Block`], in which the location of a record is a
 //! look-up.
 
@@ -20,7 +20,7 @@ pub(super) const DENSE: u8 = 1;
 
 /// Where the bytes of one sample's column are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum IndexEntry {
     /// One extent, as described by its class.
     Plain {
         /// Number of the class in its column.

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use super::Meta;
 use super::block::BlockError;
-use super::header::{DIRECTORY_ENTRY_BYTES, HEADER_BYTES, Header};
+use super::header::{DIRECTORY_ENTRY_BYTES, HEADER_BYTES, SidecarHeader};
 use super::pack::unpack;
 use super::tiles::Grid;
 use crate::SidecarError;
 
 /// Header, meta part and directory of a sidecar, checked; the blocks are not read.
 pub(crate) struct Contents {
-    pub(crate) header: Header,
+    pub(crate) header: SidecarHeader,
     pub(crate) meta: Meta,
     /// For each column the grids of its tiles; none where its records are samples.
     pub(crate) grids: Vec<Vec<Grid>>,
@@ -29,7 +29,7 @@ pub(crate) struct Contents {
 
 impl Contents {
     pub(crate) fn read(bytes: &[u8], fingerprint: u128) -> Result<Self, SidecarError> {
-        let header = Header::decode(bytes, bytes.len() as u64)?;
+        let header = SidecarHeader::decode(bytes, bytes.len() as u64)?;
         if header.fingerprint != fingerprint {
             return Err(SidecarError::Stale { expected: fingerprint, found: header.fingerprint });
         }

@@ -295,7 +295,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::index::sidecar::Entry;
+    use crate::index::sidecar::IndexEntry;
     use crate::index::sidecar::class::inline;
     use crate::index::sidecar::encode::encode;
     use crate::varint::put;
@@ -367,9 +367,9 @@ mod tests {
     #[test]
     fn every_part_of_a_body_is_needed() {
         let entries = [
-            Entry::Plain { class: 0, start: 9000, length: 5 },
-            Entry::Plain { class: 1, start: 3 * 4096, length: 700 },
-            Entry::Exception(vec![Part {
+            IndexEntry::Plain { class: 0, start: 9000, length: 5 },
+            IndexEntry::Plain { class: 1, start: 3 * 4096, length: 700 },
+            IndexEntry::Exception(vec![Part {
                 pieces: vec![PartPiece::Literal(vec![1, 2, 3])],
                 codecs: 0,
                 decoded_bytes: 3,
@@ -382,7 +382,7 @@ mod tests {
         let limits = Limits { records: 3, data: 8192..1 << 30, decoded: 0..0, lengths: (2, 700), chains: 1 };
         let block = decode(&body, &classes(), &limits).expect("as it was written");
         assert_eq!(block.place(1).plain(), (1, 3 * 4096, 700));
-        assert_eq!(Entry::Exception(block.exception(block.place(2)).to_vec()), entries[2]);
+        assert_eq!(IndexEntry::Exception(block.exception(block.place(2)).to_vec()), entries[2]);
         for length in 0..body.len() {
             assert!(
                 decode(&body[..length], &classes(), &limits).is_err(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::contents::Contents;
-use super::header::{HEADER_BYTES, Header};
+use super::header::{HEADER_BYTES, SidecarHeader};
 
 /// Files of a dataset that are named, at most.
 const MAX_NAMES: usize = 16;
@@ -22,7 +22,7 @@ pub fn describe(path: &Path) -> Option<Value> {
     let file_bytes = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
     let mut head = vec![0; HEADER_BYTES];
     file.read_exact(&mut head).ok()?;
-    let fingerprint = Header::decode(&head, file_bytes).ok()?.fingerprint;
+    let fingerprint = SidecarHeader::decode(&head, file_bytes).ok()?.fingerprint;
     file.read_to_end(&mut head).ok()?;
     let contents = Contents::read(&head, fingerprint).ok()?;
     let names: Vec<&str> =

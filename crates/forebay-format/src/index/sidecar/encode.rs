@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::block::{DENSE, EXCEPTION, Entry, Part, PartPiece, SPARSE};
+use super::block::{DENSE, EXCEPTION, IndexEntry, Part, PartPiece, SPARSE};
 use super::class::{Predictor, RecordClass};
 use crate::varint::{put, put_planes, width};
 
@@ -10,11 +10,11 @@ use crate::varint::{put, put_planes, width};
 const SPARSE_SHARE: usize = 4;
 
 /// Codes the records of one block.
-pub(crate) fn encode(entries: &[Entry], classes: &[RecordClass]) -> Vec<u8> {
+pub(crate) fn encode(entries: &[IndexEntry], classes: &[RecordClass]) -> Vec<u8> {
     let mut out = Vec::new();
-    let class_of = |entry: &Entry| match entry {
-        Entry::Plain { class, .. } => *class,
-        Entry::Exception(_) => EXCEPTION,
+    let class_of = |entry: &IndexEntry| match entry {
+        IndexEntry::Plain { class, .. } => *class,
+        IndexEntry::Exception(_) => EXCEPTION,
     };
     let first = class_of(&entries[0]);
     if entries.iter().all(|entry| class_of(entry) == first) {
@@ -25,7 +25,7 @@ pub(crate) fn encode(entries: &[Entry], classes: &[RecordClass]) -> Vec<u8> {
     }
 
     let length_of =
-        |entry: &Entry| if let Entry::Plain { length, .. } = entry { Some(*length) } else { None };
+        |entry: &IndexEntry| if let IndexEntry::Plain { length, .. } = entry { Some(*length) } else { None };
     let base = entries.iter().filter_map(length_of).min().unwrap_or(0);
     let excess: Vec<u64> =
         entries.iter().map(|entry| length_of(entry).map_or(0, |length| length - base)).collect();
@@ -38,7 +38,7 @@ pub(crate) fn encode(entries: &[Entry], classes: &[RecordClass]) -> Vec<u8> {
             .iter()
             .enumerate()
             .filter_map(|(index, entry)| match entry {
-                Entry::Plain { class, start, length } if usize::from(*class) == number => {
+                IndexEntry::Plain { class, start, length } if usize::from(*class) == number => {
                     Some((index, *start, *length))
                 }
                 _ => None,
@@ -54,7 +54,7 @@ pub(crate) fn encode(entries: &[Entry], classes: &[RecordClass]) -> Vec<u8> {
     put_codes(&mut out, &codes);
 
     for entry in entries {
-        if let Entry::Exception(parts) = entry {
+        if let IndexEntry::Exception(parts) = entry {
             put_exception(&mut out, parts);
         }
     }

@@ -23,7 +23,7 @@ pub(crate) const MAX_COLUMNS: usize = 1024;
 
 /// The first [`HEADER_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SidecarHeader {
     pub(crate) fingerprint: u128,
     pub(crate) samples: u64,
     pub(crate) columns: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Header {
     pub(crate) file_bytes: u64,
 }
 
-impl Header {
+impl SidecarHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend(MAGIC);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::block::OFFSET_LIMIT;
-use super::header::Header;
+use super::header::SidecarHeader;
 use super::tiles::Grid;
 use super::{NUMBER_BYTES, RecordClass, SharedUnits, StoredIn, Tiles};
 use crate::Format;
@@ -102,7 +102,7 @@ impl ShardInfo {
 
 impl Meta {
     /// Checks the claims of the meta part against the header.
-    pub(super) fn check(&self, header: &Header) -> Result<(), String> {
+    pub(super) fn check(&self, header: &SidecarHeader) -> Result<(), String> {
         if self.columns.len() as u64 != u64::from(header.columns) {
             return Err(format!("{} columns", self.columns.len()));
         }

@@ -26,7 +26,7 @@ pub(crate) mod tiles;
 mod units;
 mod writer;
 
-pub use block::{Entry, Part, PartPiece};
+pub use block::{IndexEntry, Part, PartPiece};
 pub(crate) use class::NUMBER_BYTES;
 pub use class::{RecordClass, StoredIn};
 pub(crate) use contents::Contents;

@@ -1,8 +1,8 @@
 //! Writes a sidecar: takes places in sample order, keeps only coded blocks.
 
-use super::block::Entry;
+use super::block::IndexEntry;
 use super::encode::encode;
-use super::header::{HEADER_BYTES, Header};
+use super::header::{HEADER_BYTES, SidecarHeader};
 use super::names::{Directory, encode_directories, encode_files};
 use super::pack::{MAX_BODY_BYTES, STORED, ZSTD, pack};
 use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, SharedUnit, SharedUnits, StoredIn, Tiles};
@@ -43,7 +43,7 @@ struct Column {
     /// Units of the shard that is being written, and the size of what they decode to \[bytes\].
     shard_units: Vec<SharedUnit>,
     shard_unit_bytes: u64,
-    pending: Vec<Entry>,
+    pending: Vec<IndexEntry>,
     blocks: Blocks,
     last_start: u64,
 }
@@ -204,8 +204,8 @@ impl Writer {
     }
 
     /// Adds the next chunk of a tiled column.
-    pub fn push_chunk(&mut self, column: usize, entry: Entry) {
-        if let Entry::Plain { class, .. } = &entry {
+    pub fn push_chunk(&mut self, column: usize, entry: IndexEntry) {
+        if let IndexEntry::Plain { class, .. } = &entry {
             self.summary.class_records[column][usize::from(*class)] += 1;
         }
         self.columns[column].push(entry);
@@ -250,20 +250,20 @@ impl Writer {
     }
 
     /// Adds the entries of the next sample, one for each column that is not tiled.
-    pub fn push(&mut self, entries: impl IntoIterator<Item = Entry>) {
+    pub fn push(&mut self, entries: impl IntoIterator<Item = IndexEntry>) {
         let mut entries = entries.into_iter();
         let Self { columns, summary, .. } = self;
         for (number, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.tiles.is_none()) {
             let mut entry = entries.next().expect("an entry for each column");
             let length = match &mut entry {
-                Entry::Plain { class, start, length } => {
+                IndexEntry::Plain { class, start, length } => {
                     *class += column.first_class;
                     summary.class_records[number][usize::from(*class)] += 1;
                     summary.backward_records += u64::from(*start < column.last_start);
                     column.last_start = *start;
                     *length
                 }
-                Entry::Exception(parts) => parts.iter().map(|part| part.length).sum(),
+                IndexEntry::Exception(parts) => parts.iter().map(|part| part.length).sum(),
             };
             count(summary, length, 1);
             column.push(entry);
@@ -340,7 +340,7 @@ impl Writer {
         for blocks in &blocks {
             rest.extend(&blocks.bytes);
         }
-        let header = Header {
+        let header = SidecarHeader {
             fingerprint,
             samples: self.samples,
             columns: self.columns.len() as u32,
@@ -358,10 +358,10 @@ impl Writer {
 
 /// A sidecar with this meta part before `rest`, its directory and blocks. Fills in what the header
 /// says of the meta part.
-pub(crate) fn assemble(header: &Header, meta: &Meta, rest: &[u8]) -> Vec<u8> {
+pub(crate) fn assemble(header: &SidecarHeader, meta: &Meta, rest: &[u8]) -> Vec<u8> {
     let json = serde_json::to_vec(meta).expect("numbers and text are JSON");
     let stored_meta = pack(&json, LEVEL);
-    let header = Header {
+    let header = SidecarHeader {
         meta_stored_bytes: stored_meta.len() as u32,
         meta_bytes: json.len() as u32,
         meta_checksum: crc32c::crc32c(&stored_meta),
@@ -386,7 +386,7 @@ impl Column {
         Some(tiles)
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: IndexEntry) {
         self.pending.push(entry);
         if self.pending.len() == BLOCK_RECORDS as usize {
             self.flush();

@@ -41,7 +41,7 @@ enum Child {
 
 /// A node that divides its draws.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct TreeNode {
     /// λ·2^64, from 1 on.
     share: u64,
     left: Child,
@@ -52,7 +52,7 @@ struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     /// The root is the last one.
-    nodes: Vec<Node>,
+    nodes: Vec<TreeNode>,
     /// For each source, the nodes from the root down to it, and whether it is on their left.
     paths: Vec<Vec<(usize, bool)>>,
 }
@@ -77,7 +77,7 @@ impl Tree {
             // The lighter part is at least 1 of 2^63, so the share fits 64 bits.
             let share = ((u128::from(left.0) << 64) / u128::from(weight)) as u64;
             lightest.push(Reverse((weight, sources + nodes.len())));
-            nodes.push(Node { share, left: child(left.1), right: child(right.1) });
+            nodes.push(TreeNode { share, left: child(left.1), right: child(right.1) });
         }
         let mut paths = vec![Vec::new(); sources];
         let mut above: Vec<Vec<(usize, bool)>> = vec![Vec::new(); nodes.len()];
@@ -151,7 +151,7 @@ impl Tree {
     }
 }
 
-impl Node {
+impl TreeNode {
     /// How many of the first `draws` draws are of the left child.
     fn left_draws(&self, draws: u64, phase: u64) -> u64 {
         ((u128::from(self.share) * u128::from(draws) + u128::from(phase)) >> 64) as u64

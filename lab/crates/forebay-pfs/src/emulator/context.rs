@@ -18,7 +18,7 @@ use crate::model::{Direction, Model, Piece};
 use crate::spec::Spec;
 
 /// The model and its records, under one lock: bookings, counters and events have one order.
-pub(crate) struct State {
+pub(crate) struct EmulatorState {
     pub(crate) model: Model,
     pub(crate) counters: Counters,
     pub(crate) events: Ring,
@@ -26,9 +26,9 @@ pub(crate) struct State {
     pieces: Vec<Piece>,
 }
 
-impl State {
-    pub(crate) fn new(model: Model) -> State {
-        State {
+impl EmulatorState {
+    pub(crate) fn new(model: Model) -> EmulatorState {
+        EmulatorState {
             model,
             counters: Counters::default(),
             events: Ring::default(),
@@ -50,7 +50,7 @@ pub(crate) struct Context {
     pub(crate) spec: Spec,
     pub(crate) clock: Clock,
     pub(crate) root: Arc<OwnedFd>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<EmulatorState>,
     pub(crate) numbers: Mutex<FileNumbers>,
     pub(crate) scheduler: ReplyScheduler,
     pub(crate) deferred: Sender<Deferred>,
@@ -72,7 +72,7 @@ impl Context {
         direction: Direction,
     ) -> Booking {
         let mut state = locked(&self.state);
-        let State { model, counters, events, faults, pieces } = &mut *state;
+        let EmulatorState { model, counters, events, faults, pieces } = &mut *state;
         let time = self.clock.model_now();
         let due = model.transfer(time, node, file, offset, length, direction, pieces);
         counters.transfer(&self.spec, &Transfer { time, node, file, offset, length, direction }, pieces);

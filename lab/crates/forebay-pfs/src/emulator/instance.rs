@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::emulator::context::{Context, State};
+use crate::emulator::context::{Context, EmulatorState};
 use crate::emulator::deferred::{self, Deferred};
 use crate::emulator::error::{EmulatorError, doing, thread as thread_error};
 use crate::emulator::files::backing::Status;
@@ -155,7 +155,7 @@ impl Emulator {
             spec: configuration.spec.clone(),
             clock,
             root: Arc::new(root),
-            state: Mutex::new(State::new(model)),
+            state: Mutex::new(EmulatorState::new(model)),
             numbers: Mutex::new(FileNumbers::default()),
             scheduler,
             deferred: sender,

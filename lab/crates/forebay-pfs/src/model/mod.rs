@@ -70,7 +70,7 @@ pub struct Model {
     jitter: Jitter,
     latest: ModelTime,
     servers: Vec<Server>,
-    nodes: Vec<Node>,
+    nodes: Vec<NodeLink>,
     metadata: Timeline,
     /// Where the last piece of each object ended \[B\].
     positions: HashMap<(FileId, ServerId), u64>,
@@ -87,7 +87,7 @@ struct Server {
 
 /// The link of a node, which is full duplex, and what its page cache has to write.
 #[derive(Clone, Debug, Default)]
-struct Node {
+struct NodeLink {
     reads: Timeline,
     writes: Timeline,
     write_back: WriteBack,
@@ -117,7 +117,7 @@ impl Model {
 
     /// Adds a node.
     pub fn add_node(&mut self) -> NodeId {
-        self.nodes.push(Node::default());
+        self.nodes.push(NodeLink::default());
         NodeId(self.nodes.len() as u32 - 1)
     }
 
@@ -258,7 +258,7 @@ impl Model {
         for server in &mut self.servers {
             server.timeline.clear();
         }
-        self.nodes.fill(Node::default());
+        self.nodes.fill(NodeLink::default());
         self.in_flight.clear();
     }
 

@@ -88,7 +88,7 @@ impl Root {
 
 /// What the table says of a file.
 #[derive(Clone)]
-struct Entry {
+struct TableEntry {
     record: RecordId,
     root: usize,
     path: PathBuf,
@@ -121,7 +121,7 @@ pub(super) struct Worker {
     registry: Arc<Registry>,
     roots: Vec<Root>,
     levels: Vec<u8>,
-    entries: HashMap<FileKey, Entry>,
+    entries: HashMap<FileKey, TableEntry>,
     /// Of the hashes of roots and paths.
     by_path: HashMap<u64, FileKey>,
     /// Copies, those first whose sources were looked for longest ago.

@@ -12,7 +12,7 @@ use forebay_table::{
 use crate::daemon::files::{CopyId, KnownCopy};
 use crate::daemon::run::copiers::{FileKey, Job};
 use crate::daemon::run::shared::{News, lock};
-use crate::daemon::run::worker::{Entry, Worker, below, key_of};
+use crate::daemon::run::worker::{TableEntry, Worker, below, key_of};
 
 /// How many sources are looked for when there is no room, and how often.
 const SOURCES_AT_ONCE: usize = 64;
@@ -65,11 +65,11 @@ impl Worker {
         if copy.is_some() {
             self.copied.push_back(key);
         }
-        let entry = Entry { record: RecordId(u32::MAX), root, path, file, copy, is_compared: false };
+        let entry = TableEntry { record: RecordId(u32::MAX), root, path, file, copy, is_compared: false };
         self.entries.insert(key, entry);
     }
 
-    fn remove(&mut self, table: &mut TableWriter<'_>, key: FileKey) -> Option<Entry> {
+    fn remove(&mut self, table: &mut TableWriter<'_>, key: FileKey) -> Option<TableEntry> {
         let entry = self.entries.remove(&key)?;
         let hash = hash_of(entry.root, &entry.path);
         if self.by_path.get(&hash) == Some(&key) {
@@ -100,7 +100,7 @@ impl Worker {
             self.forget(table, before);
             return false;
         }
-        let Some(Entry { copy, is_compared, .. }) = self.remove(table, before) else { return false };
+        let Some(TableEntry { copy, is_compared, .. }) = self.remove(table, before) else { return false };
         let key = key_of(file);
         self.insert(key, root, path.to_owned(), *file, copy);
         if let Some(entry) = self.entries.get_mut(&key) {

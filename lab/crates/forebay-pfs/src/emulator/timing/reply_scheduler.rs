@@ -112,7 +112,7 @@ impl Lateness {
     }
 }
 
-struct Entry {
+struct ScheduledStep {
     /// When the step begins.
     at: RealTime,
     order: u64,
@@ -121,21 +121,21 @@ struct Entry {
     step: Step,
 }
 
-impl PartialEq for Entry {
+impl PartialEq for ScheduledStep {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl Eq for Entry {}
+impl Eq for ScheduledStep {}
 
-impl PartialOrd for Entry {
+impl PartialOrd for ScheduledStep {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
+impl Ord for ScheduledStep {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
@@ -143,7 +143,7 @@ impl Ord for Entry {
 
 #[derive(Default)]
 struct Queue {
-    heap: BinaryHeap<Reverse<Entry>>,
+    heap: BinaryHeap<Reverse<ScheduledStep>>,
     order: u64,
     leader: bool,
     stopping: bool,
@@ -284,7 +284,7 @@ impl Core {
         let first = queue.heap.peek().is_none_or(|Reverse(first)| at < first.at);
         let order = queue.order;
         queue.order += 1;
-        queue.heap.push(Reverse(Entry { at, order, times, node, step }));
+        queue.heap.push(Reverse(ScheduledStep { at, order, times, node, step }));
         if first {
             if queue.leader {
                 self.leader.notify_one();
@@ -342,8 +342,8 @@ impl Core {
         }
     }
 
-    fn run(&self, entry: Entry) {
-        let Entry { times, node, step, .. } = entry;
+    fn run(&self, entry: ScheduledStep) {
+        let ScheduledStep { times, node, step, .. } = entry;
         let begun = self.clock.real_now();
         match step {
             Step::Read(mut reply) => {
