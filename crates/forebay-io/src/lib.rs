@@ -26,8 +26,8 @@
 //!   ([`Mappings::resident`]). [`guard`] makes a lost page an error that a reader can handle, where
 //!   it would end the process.
 //!   [`GuardedMap`] is one such mapping, of any file.
-//! * [`AccessProbe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of
-//!   file system it is.
+//! * [`AccessProbe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what
+//!   kind of file system it is.
 //!
 //! Promises: no byte outside the caller's buffers is written; after an error no request is under
 //! way; no file is ever written; a read from a shard takes no lock.

@@ -6,8 +6,8 @@
 //! - [`Layout`] places the parts in a file. [`TableWriter`] fills the first part, which only the
 //!   daemon writes; [`Table`] looks records up in it.
 //! - A [`RecordId`] names a record: a [`SourceFile`], its [`CopyFile`] and a [`RecordState`].
-//! - [`SharedPart`] is the second part, which everybody writes: [`TableCounter`]s, marks of sources that
-//!   were opened for writing, and the ring of [`Wish`]es.
+//! - [`SharedPart`] is the second part, which everybody writes: [`TableCounter`]s, marks of sources
+//!   that were opened for writing, and the ring of [`Wish`]es.
 //!
 //! Promises: no allocation, no system call, no unsafe code, and no wait. Everything works on a
 //! slice of atomic words. So no content of a mapping can lead outside of it, and loom can check it

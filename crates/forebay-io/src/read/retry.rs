@@ -302,8 +302,8 @@ impl Job {
         })
     }
 
-    /// Takes the completion of a request to a copy: what is wrong with it is no error, as the levels
-    /// below have the same bytes.
+    /// Takes the completion of a request to a copy: what is wrong with it is no error, as the
+    /// levels below have the same bytes.
     fn settle_copy(
         &mut self,
         io: &(impl Target + ?Sized),
