@@ -263,7 +263,8 @@ class Reading:
     """How samples are found: ``index``, or as ``forebay_lab.Strategy(locate=)`` says."""
     io_mode: str
     """``planned``: readers read for all ranks of the node; ``mapped``: each rank copies from its
-    own mapping; ``cursor_walk``: readers or ranks find records by walking a mapping."""
+    own mapping; ``store``: ranks take samples from the memory of nodes; ``cursor_walk``: readers or
+    ranks find records by walking a mapping."""
     roots: bool
     """Whether the readers are LMDBIO's roots, which alone touch storage."""
     access: str

@@ -183,7 +183,7 @@ class Loader(Generic[T]):
         The ranks of the job, and where they are found. Default ``"auto"``.
     strategy : {"forebay", "mmap", "pread", "io_uring"} or Strategy
         How samples are fetched; it never changes which. Default ``"forebay"``. ``lmdb`` and the
-        steps of LMDBIO (docs/options.md) exist for comparison.
+        steps of LMDBIO (docs/papers.md) exist for comparison.
     node_memory : int or str
         Memory budget of the node [bytes], or a string such as ``"2GiB"``: staging blocks, batch
         buffers and retained values. The loaders of a job share it, or those of a process that is
@@ -469,6 +469,7 @@ class Loader(Generic[T]):
             "node_memory_bytes": self._options["node_memory"],
             "strategy": asdict(strategy),
             "store": None if (store := self._options["store"]) is None else asdict(store),
+            "store_of_system": "store" in self._options.of_system,
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
             "timeout_s": math.ceil(self._options["timeout"]),

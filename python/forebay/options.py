@@ -514,6 +514,8 @@ def _store(origin: str, value: object) -> Store | None:
         if isinstance(value, str) and ":" in value:
             value, _, text = value.partition(":")
             details = _details(origin, text, Store)
+            if "size" in details:
+                raise option_error(f"{origin}: the size stands before the colon; found {value}:{text}")
         if value != AUTO:
             value = _check(origin, "store.size", _bytes(origin, value), value)
         details["size"] = value

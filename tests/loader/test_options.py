@@ -214,6 +214,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("store", True, ("store=", True)),
         ("store", "auto:fetch_bytes=1MiB", ("store=", "request_bytes", "fetch_bytes")),
         ("store", {"size": "1KiB"}, ("Store(size=)", "1MiB", 1024)),
+        ("store", "auto:size=8GiB", ("store=", "before the colon", "auto:size=8GiB")),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):

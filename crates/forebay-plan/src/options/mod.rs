@@ -97,11 +97,14 @@ pub struct LoaderOptions {
     /// The in-memory store; none without one.
     #[serde(default)]
     pub store: Option<StoreChoice>,
+    /// Whether an administrator asked for the store, not the user.
+    #[serde(default)]
+    pub store_of_system: bool,
 }
 
 impl LoaderOptions {
-    /// Checks which values go together. Tiers that an administrator named are left out where they
-    /// would be an error.
+    /// Checks which values go together. Tiers and a store that an administrator asked for are left
+    /// out where they would be an error.
     ///
     /// # Errors
     /// With the values as the user wrote them.
@@ -110,6 +113,9 @@ impl LoaderOptions {
             self.strategy.bypasses_tiers().is_some() || self.order.kind == OrderName::Opportunistic;
         if self.tiers.of_system && takes_none {
             self.tiers.tiers.clear();
+        }
+        if self.store_of_system && self.check_store().is_err() {
+            self.store = None;
         }
         self.check_rank()?;
         self.check_tiers()?;
@@ -394,6 +400,26 @@ mod tests {
             assert_eq!(with_tiers(1, false, locate, access).is_ok(), is_fine, "{locate} {access}");
             let of_system = with_tiers(1, true, locate, access).unwrap();
             assert_eq!(of_system.tiers.tiers.len(), usize::from(is_fine), "{locate} {access}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_refused_where_ranks_read_past_it_and_left_out_if_an_administrator_asked_for_it() {
+        let with_store = |of_system: bool, strategy: &Value| {
+            options(|v| {
+                v["store"] = json!({});
+                v["store_of_system"] = of_system.into();
+                v["strategy"] = strategy.clone();
+            })
+        };
+        for (strategy, is_fine) in [
+            (json!({}), true),
+            (json!({"access": "io_uring"}), false),
+            (json!({"access": "mmap"}), false),
+            (json!({"readers": 2}), false),
+        ] {
+            assert_eq!(with_store(false, &strategy).is_ok(), is_fine, "{strategy}");
+            assert_eq!(with_store(true, &strategy).unwrap().store.is_some(), is_fine, "{strategy}");
         }
     }
 
