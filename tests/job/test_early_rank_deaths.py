@@ -133,6 +133,7 @@ def test_a_rank_of_a_launcher_that_ends_before_it_comes_is_named_with_its_proces
         assert f"rank {EARLY} (local rank {EARLY}, process {pids[EARLY]}) ended" in one["message"]
 
 
+@pytest.mark.full
 def test_a_rank_of_a_launcher_that_is_slow_is_a_warning_and_no_loss(tmp_path, samples):
     # It ends when all others have given up.
     told, pids = begun(tmp_path / "job", samples, "slow", timeout=5)
@@ -144,6 +145,7 @@ def test_a_rank_of_a_launcher_that_is_slow_is_a_warning_and_no_loss(tmp_path, sa
     assert f"rank {EARLY} is process {pids[EARLY]}, which runs" in warning
 
 
+@pytest.mark.full
 def test_a_process_of_a_parent_that_ends_early_is_named_as_missing(tmp_path, samples):
     # No rank knows which one ended: the error names the missing rank and the ended process.
     world = f"forebay.World(rank=rank, size={RANKS})"

@@ -84,6 +84,7 @@ with forebay.Loader(sys.argv[1], node_memory="32MiB", **options) as loader:
 @pytest.mark.sweep(together=1)
 @nodes.needs_nodes
 @pytest.mark.parametrize("per_node", [[2, 2], [3, 1, 1]], ids=["2x2", "3+1+1"])
+@pytest.mark.full
 def test_ranks_on_nodes_find_those_of_their_own_and_get_every_sample_once_together(
     tmp_path, records, either, per_node
 ):
@@ -133,6 +134,7 @@ def test_the_launcher_of_another_mpi_is_an_error_that_names_both_sizes(tmp_path,
 
 
 @nodes.needs_nodes
+@pytest.mark.full
 def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records, mpich):
     command = [
         mpich.python,
@@ -245,6 +247,7 @@ emit([rank, "mpi4py.MPI" in sys.modules])
     assert "MPI_Init: has waited" in done.stderr
 
 
+@pytest.mark.full
 def test_a_rank_that_never_starts_mpi_ends_the_others_where_that_is_asked_for(tmp_path, records):
     code = """
 import time

@@ -251,6 +251,7 @@ def test_a_loss_at_the_end_of_an_epoch_is_told(drill, victim):
     one.check_told(lost, dead)
 
 
+@pytest.mark.full
 def test_a_node_that_is_cut_off_is_told_to_the_others_and_it_is_told_that_it_lost_them(drill):
     one = drill({"order": "shuffle"})
     one.wait_for("walking", range(len(NODE_OF)))
@@ -283,6 +284,7 @@ def storage(tmp_path, records):
 
 @emulator.needs_fuse
 @pytest.mark.parametrize("victim", VICTIMS if support.LONG else VICTIMS[1:3])
+@pytest.mark.full
 def test_a_loss_while_a_container_is_scanned_is_told(storage, drill, records, victim):
     server, points = storage
     paths = [point / records.name for point in points]
@@ -307,6 +309,7 @@ def test_a_loss_while_a_container_is_scanned_is_told(storage, drill, records, vi
 
 
 @emulator.needs_fuse
+@pytest.mark.full
 def test_storage_that_stalls_is_a_warning_that_names_the_file_and_the_job_goes_on(storage, drill, records):
     server, points = storage
     paths = [point / records.name for point in points]

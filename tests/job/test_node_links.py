@@ -118,6 +118,7 @@ def test_a_death_at_the_end_of_an_epoch_is_told_on_all_nodes(pool, records, vict
 
 
 @pytest.mark.parametrize("victim", [0, 3, 4])
+@pytest.mark.full
 def test_a_death_while_the_index_is_built_is_told_on_all_nodes(pool, records, victim):
     ranks = begin(pool, work.building, path=records, pause=2.0)
     for leader in LEADERS:
@@ -248,6 +249,7 @@ def test_a_forked_child_of_a_dead_leader_does_not_hide_its_death(pool, records):
 # --- no deaths ---
 
 
+@pytest.mark.full
 def test_a_leader_that_is_stopped_for_a_while_is_warned_of_and_not_dead(pool, records):
     ranks = begin(pool, work.patient, path=records)
     for rank in ranks:
@@ -335,6 +337,7 @@ def walk_on_nodes(emulated, records, place, walk_s):
 
 
 @nodes.needs_nodes
+@pytest.mark.full
 def test_a_node_that_is_cut_off_for_a_few_seconds_is_no_loss(records, tmp_path):
     # A link is lost after seven seconds. What was to be three can be more on a busy machine; then
     # it shows nothing.

@@ -223,6 +223,7 @@ def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_lim
 
 
 @pytest.mark.parametrize("kind", ["stopped", "computing", "late"])
+@pytest.mark.full
 def test_a_rank_that_keeps_the_others_waiting_is_named_in_warnings_and_nobody_raises(pool, tmp_path, kind):
     values = [support.record(number, 20_000) for number in range(300)]
     path = str(support.write_lmdb(tmp_path / "records.lmdb", values))

@@ -29,10 +29,10 @@ def cells(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("section", "names", "rows"),
     [
-        ("warm", {"forebay, tar", "webdataset", "h5py, slices"}, 14),
-        ("gzip", {"gzip", "gzip and shuffle"}, 8),
+        pytest.param("warm", {"forebay, tar", "webdataset", "h5py, slices"}, 14, marks=pytest.mark.full),
+        pytest.param("gzip", {"gzip", "gzip and shuffle"}, 8, marks=pytest.mark.full),
         ("index", {"TFRecord, sparse", "folder, inodes in memory"}, 2),
-        ("accuracy", {"shuffle", "group"}, 8),
+        pytest.param("accuracy", {"shuffle", "group"}, 8, marks=pytest.mark.full),
     ],
 )
 def test_a_section_runs_and_names_its_rows(tmp_path: Path, section: str, names: set[str], rows: int):

@@ -32,6 +32,7 @@ def all_unmounted(tmp_path, monkeypatch):
 
 
 @emulator.needs_fuse
+@pytest.mark.full
 def test_nodes_are_mounted_for_the_run_and_begin_cold(capsys, data, all_unmounted, tmp_path):
     status, result = run_json(
         capsys, data, "--ranks", 3, "--nodes", 2, "--cold", "--pfs", "lustre-ssd", "--targets", 2, "--time-scale", 4,
@@ -106,6 +107,7 @@ def test_an_interrupted_bench_leaves_nothing(data, own_baselines, tmp_path, laun
 
 
 @emulator.needs_fuse
+@pytest.mark.full
 def test_what_a_killed_bench_left_is_removed_by_the_next(
     capsys, data, all_unmounted, own_baselines, tmp_path
 ):

@@ -133,6 +133,7 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
         pytest.param(signal.SIGTERM, [], marks=needs_fuse),
     ],
 )
+@pytest.mark.full
 def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path: Path, scratch: Path, number: int, options):
     command = [sys.executable, "-m", "forebay_lab.demo", "--samples", "8000", "--ranks", "2", *options]
     command += ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "demo.html")]

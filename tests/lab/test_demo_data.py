@@ -58,6 +58,7 @@ def test_held_out_images_are_kept_apart_in_every_class():
     assert (np.bincount(labels[held_out]) == 10).all()
 
 
+@pytest.mark.full
 def test_no_sample_is_made_from_a_held_out_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from sklearn.datasets import load_digits
 

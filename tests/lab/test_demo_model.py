@@ -12,6 +12,7 @@ from support.demo import SAMPLES
 
 
 @pytest.mark.parametrize(("ranks", "batch_size"), [(1, 300), (3, 64), (4, 125)])
+@pytest.mark.full
 def test_the_skipping_ranks_together_walk_the_file_in_order_and_wrap(dataset, ranks: int, batch_size: int):
     import lmdb
 

@@ -134,6 +134,7 @@ def test_the_root_moves_when_its_rank_says_goodbye(pool, several, preset, leaves
 @pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("preset", ROOTED)
+@pytest.mark.full
 def test_the_death_of_any_rank_is_told_to_the_others(pool, several, preset, victim):
     options = {"batch_size": 5, "order": "sequential", "node_memory": "4MiB", "strategy": preset}
     ranks = pool.begin(3, work.walk, path=several, options=options)

@@ -134,6 +134,7 @@ def other_history(seed: int) -> History:
 
 
 @pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.full
 def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
     refused = 0
     for seed in range(24):

@@ -72,6 +72,7 @@ def lent_after(make):
     return reserved, lent
 
 
+@pytest.mark.full
 def test_sixty_four_default_loaders_are_made_and_iterated_in_turns(make):
     loaders = [make() for _ in range(64)]
     assert not is_lent(loaders[0])

@@ -89,7 +89,10 @@ FUNCTIONS = [
     {},
     {"batch_transform": lambda batch: batch},
     {"transform": lambda sample: {"data": sample["data"]}, "workers": 2, "prefetch": 0},
-    {"transform": lambda sample: {"data": sample["data"]}, "workers": 2, "prefetch": 3},
+    pytest.param(
+        {"transform": lambda sample: {"data": sample["data"]}, "workers": 2, "prefetch": 3},
+        marks=pytest.mark.full,
+    ),
 ]
 
 

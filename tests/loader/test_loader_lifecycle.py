@@ -377,6 +377,7 @@ def test_ranks_with_different_data_sets_are_all_told(pool, even, mixed):
 
 
 @pytest.mark.parametrize("taken", [0, 3])
+@pytest.mark.full
 def test_ranks_that_wait_for_each_other_in_different_loaders_raise_on_both(pool, tmp_path, taken):
     # More than the memory holds: a rank needs blocks that the reader of the other one fills.
     path = str(

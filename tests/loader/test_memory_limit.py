@@ -109,6 +109,7 @@ def test_a_limit_that_leaves_too_little_is_a_memory_error_that_names_it(path, li
 
 
 @pytest.mark.parametrize("strategy", ["lmdb", "lmm", "lmm-dio"])
+@pytest.mark.full
 def test_a_walk_that_needs_a_mapping_names_the_limit_that_forbids_it(tmp_path, strategy):
     container = write_lmdb(tmp_path / "records.lmdb", [record(number, 20_000) for number in range(2000)])
     found = limited(container, 20, strategy=strategy, order="sequential", node_memory="9MiB")
@@ -117,6 +118,7 @@ def test_a_walk_that_needs_a_mapping_names_the_limit_that_forbids_it(tmp_path, s
     assert "ulimit -v" in found["hint"]
 
 
+@pytest.mark.full
 def test_no_limit_on_memory_is_told_as_the_loss_of_a_rank(path):
     # Whatever fails first as the limit falls, a process that is alone has no rank to lose.
     for limit, extra_mib in (("RLIMIT_AS", 1), ("RLIMIT_AS", 13), ("RLIMIT_DATA", 4), ("RLIMIT_DATA", 13)):

@@ -142,6 +142,7 @@ def large(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("quota", ["64MiB", LARGE_SAMPLES * SAMPLE_BYTES // 2], ids=["all", "half"])
+@pytest.mark.full
 def test_nodes_with_tiers_read_their_own_share_from_them(pool, shared_daemon, tmp_path, large, quota):
     nodes, (path, kind) = [0, 0, 1, 1], large
     places = [tmp_path / f"{kind}-{node}" for node in (0, 1)]

@@ -114,6 +114,7 @@ def generate(preload, seed, operations=OPERATIONS):
 
 
 @pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.full
 def test_random_operations_have_the_same_results(pair, preload):
     for seed in range(1, PROGRAMS + 1):
         program = generate(preload, seed)
@@ -127,6 +128,7 @@ def test_random_operations_have_the_same_results(pair, preload):
     assert pair.redirects > PROGRAMS * OPERATIONS / 100
 
 
+@pytest.mark.full
 def test_wrong_copies_are_found_and_the_program_is_shrunk(pair, preload):
     make = pair.make_copies
     pair.make_copies = lambda root: make(root, "--wrong")

@@ -86,11 +86,13 @@ def job(group, store_daemons):  # noqa: F811
     return job
 
 
+@pytest.mark.full
 def test_a_share_is_copied_where_both_fit(job, files):
     job(files[0])
     assert job(files[0], store="40MiB") == {"loaded": 0, "kept": 40 << 20, "is_kept": True}
 
 
+@pytest.mark.full
 def test_a_share_that_does_not_fit_beside_the_kept_one_is_loaded(job, store_daemons, files):  # noqa: F811
     assert job(files[0]) == {"loaded": LARGE_BYTES, "kept": 0, "is_kept": True}
     # 20 MiB are free, and 48 MiB if the kept share is dropped.
@@ -104,6 +106,7 @@ def test_the_same_share_needs_no_memory(job, files):
     assert job(files[0], 20 << 20) == {"loaded": 0, "kept": LARGE_BYTES, "is_kept": True}
 
 
+@pytest.mark.full
 def test_shares_of_other_data_sets_give_way(job, store_daemons, files):  # noqa: F811
     job(files[0])
     assert job(files[1], 20 << 20) == {"loaded": LARGE_BYTES, "kept": 0, "is_kept": True}
@@ -111,6 +114,7 @@ def test_shares_of_other_data_sets_give_way(job, store_daemons, files):  # noqa:
     assert share["path"] == os.fspath(files[1])
 
 
+@pytest.mark.full
 def test_unused_shares_give_way_to_other_programs(job, group, store_daemons, files):  # noqa: F811
     pid = store_daemons.status()["pid"]
     (group / "cgroup.procs").write_text(str(pid))

@@ -56,6 +56,7 @@ class Job:
 
 
 @pytest.mark.parametrize("seed", range(20 if support.LONG else 2))
+@pytest.mark.full
 def test_what_kills_leave_behind_verifies_and_serves_right_bytes(
     daemon, tier_data, tmp_path, in_memory, seed
 ):

@@ -235,12 +235,14 @@ def test_a_tier_on_a_disk_that_others_fill_takes_what_it_has_room_for(daemon, tm
     assert levels[-1][1]["bytes"] > 0
 
 
+@pytest.mark.full
 def test_a_tier_that_becomes_read_only_still_serves(daemon, tmp_path, tier_data, expected):
     levels = on_a_small_disk(tmp_path, tier_data, expected, "read-only")
     assert levels[-1][0]["bytes"] > 0
     assert levels[-1][1]["bytes"] == 0
 
 
+@pytest.mark.full
 def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_data, place):
     path = tier_data.whole / "x.raw"
     dataset = forebay.open(path, format="raw", record_bytes=16 << 10)

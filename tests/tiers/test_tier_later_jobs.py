@@ -81,6 +81,7 @@ def test_loaders_go_on_when_the_daemon_dies_and_start_another_one(pool, daemon, 
     assert first not in daemon.pids()
 
 
+@pytest.mark.full
 def test_a_loader_starts_a_daemon_that_died_when_it_copies(pool, daemon, tmp_path, tier_data):
     path = tier_data.formats["raw"]
     expected = run(pool, path, "raw", epochs=1)["steps"]
@@ -98,6 +99,7 @@ def test_a_loader_starts_a_daemon_that_died_when_it_copies(pool, daemon, tmp_pat
     assert (later["levels"][-1]["source"]["bytes"], later["warnings"]) == (0, [])
 
 
+@pytest.mark.full
 def test_jobs_with_other_tiers_fill_their_own(pool, daemon, tmp_path, tier_data):
     path = tier_data.formats["raw"]
     # More than a node may have at a time; a loader holds one of them.

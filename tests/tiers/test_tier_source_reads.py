@@ -79,6 +79,7 @@ def test_data_that_fit_are_read_once_by_all_ranks_and_jobs(pool, daemon, server,
     assert read_bytes(server) <= 0.001 * DATA_BYTES
 
 
+@pytest.mark.full
 def test_two_jobs_at_once_read_the_data_once(pool, daemon, server, tmp_path):
     def jobs(level):
         arguments = {"path": str(server.mounts[0] / "x.raw"), "opening": OPENING, "options": options(level)}
@@ -148,6 +149,7 @@ def test_a_tier_with_room_for_half_halves_what_is_read(pool, daemon, server, tmp
     assert found_bytes == pytest.approx(plain_bytes / 2, rel=0.02)
 
 
+@pytest.mark.full
 def test_a_stretch_that_cannot_be_read_costs_the_same_samples(pool, daemon, server, tmp_path):
     server.fail_range("x.raw", (5 << 20) + 20_000, (5 << 20) + 50_000)
     strategy = forebay.Strategy(access="pread")
