@@ -120,7 +120,7 @@ def test_groups_of_different_shapes_are_refused_without_a_way_that_does_not_lead
     check(path, fields=["demo_1/actions"])
 
 
-def test_several_files_of_different_layouts_are_one_data_set(tmp_path, says):
+def test_several_files_of_different_layouts_are_one_dataset(tmp_path, says):
     layouts = [
         {},
         {"chunks": (4, 6)},

@@ -167,7 +167,7 @@ UUID = "3f2a9a54-0d0c-4a2e-9a6b-1c1f6a3d0b7e"
     ],
     ids=["pyarrow", "dask", "numbers", "spark", "old spark"],
 )
-def test_parts_in_a_directory_are_one_data_set_in_the_order_of_their_numbers(tmp_path, names, beside):
+def test_parts_in_a_directory_are_one_dataset_in_the_order_of_their_numbers(tmp_path, names, beside):
     table = pa.table({"x": range(24)})
     (tmp_path / "d").mkdir()
     for number, name in enumerate(names):
@@ -177,7 +177,7 @@ def test_parts_in_a_directory_are_one_data_set_in_the_order_of_their_numbers(tmp
     assert_equal(walk(forebay.open(tmp_path / "d")), table)
 
 
-def test_parts_beside_a_split_are_several_data_sets(tmp_path):
+def test_parts_beside_a_split_are_several_datasets(tmp_path):
     directory = tmp_path / "d"
     directory.mkdir()
     for name in ("part-0.parquet", "part-1.parquet", "test.parquet", "partial.parquet"):

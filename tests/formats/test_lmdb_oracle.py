@@ -118,7 +118,7 @@ def test_the_two_engines_write_different_files(tmp_path):
     assert heads[0] != heads[1]
 
 
-def test_shards_of_all_kinds_are_one_data_set_in_the_order_of_the_list(tmp_path):
+def test_shards_of_all_kinds_are_one_dataset_in_the_order_of_the_list(tmp_path):
     expected = []
     paths = []
     for number, (kind, engine) in enumerate(itertools.product(["mixed", "of-one-length", "single"], ENGINES)):

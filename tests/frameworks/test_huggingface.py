@@ -59,7 +59,7 @@ def assert_rows(dataset, rows):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_what_save_to_disk_writes_is_a_data_set(tmp_path, source, shards):
+def test_what_save_to_disk_writes_is_a_dataset(tmp_path, source, shards):
     source.save_to_disk(tmp_path / "saved", num_shards=shards)
     dataset = forebay.open(tmp_path / "saved")
     assert dataset.format == "arrow"
@@ -94,7 +94,7 @@ def test_parquet_that_the_library_writes_keeps_shapes(tmp_path, source):
     assert_rows(dataset, list(source))
 
 
-def test_the_cache_of_load_dataset_is_a_data_set(tmp_path, source):
+def test_the_cache_of_load_dataset_is_a_dataset(tmp_path, source):
     source.to_parquet(tmp_path / "train.parquet")
     loaded = datasets.load_dataset(
         "parquet",

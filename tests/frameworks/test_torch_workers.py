@@ -84,7 +84,7 @@ def test_without_workers_a_wrapped_loader_hands_out_its_epochs_in_order(small_lm
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_samples_of_a_data_set_are_read_by_workers(datum_lmdb, context):
+def test_samples_of_a_dataset_are_read_by_workers(datum_lmdb, context):
     batches = torch.utils.data.DataLoader(
         Samples(str(datum_lmdb), 64), batch_size=BATCH, num_workers=2, multiprocessing_context=context
     )
@@ -92,7 +92,7 @@ def test_samples_of_a_data_set_are_read_by_workers(datum_lmdb, context):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_an_open_data_set_is_a_map_style_data_set_for_workers(datum_lmdb, context):
+def test_an_open_dataset_is_a_map_style_dataset_for_workers(datum_lmdb, context):
     dataset = forebay.open(datum_lmdb, schema="caffe-datum")
     batches = torch.utils.data.DataLoader(
         dataset, batch_size=BATCH, num_workers=2, multiprocessing_context=context

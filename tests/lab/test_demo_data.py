@@ -81,7 +81,7 @@ def test_no_sample_is_made_from_a_held_out_image(monkeypatch: pytest.MonkeyPatch
     assert shown <= everything - hidden
 
 
-def test_the_set_is_a_caffe_database_with_mixed_classes(dataset: data.DataSet):
+def test_the_set_is_a_caffe_database_with_mixed_classes(dataset: data.DemoDataset):
     import lmdb
 
     with (
@@ -97,7 +97,9 @@ def test_the_set_is_a_caffe_database_with_mixed_classes(dataset: data.DataSet):
     assert (labels[1:] == labels[:-1]).mean() < 0.2
 
 
-def test_equal_specs_give_equal_bytes_and_a_finished_set_is_used_again(dataset: data.DataSet, tmp_path: Path):
+def test_equal_specs_give_equal_bytes_and_a_finished_set_is_used_again(
+    dataset: data.DemoDataset, tmp_path: Path
+):
     other = data.prepare(tmp_path / "again", data.Spec(SAMPLES), quiet)
     assert other.made
     # Everything but the meta pages, which hold the size of the map alone, and unused bytes inside

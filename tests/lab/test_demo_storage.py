@@ -53,7 +53,7 @@ def test_a_wrong_file_system_is_wrong_use_before_data_is_made(capsys, place: Pat
 
 
 @needs_fuse
-def test_the_ranks_see_the_data_set_through_one_mount_that_goes_with_the_block(dataset, scratch):
+def test_the_ranks_see_the_dataset_through_one_mount_that_goes_with_the_block(dataset, scratch):
     with storage.opened(dataset, storage.choose(None, emulate=True)) as place:
         assert place.reason is None
         assert ours(scratch) == [place.directory]

@@ -313,7 +313,7 @@ def test_recipe_build_says_why_there_is_none(capsys, tmp_path):
     assert "no history of insertions in the order of the keys leads to this layout" in out
 
 
-def test_a_data_set_of_another_format_gets_an_index_and_no_recipe(tmp_path):
+def test_a_dataset_of_another_format_gets_an_index_and_no_recipe(tmp_path):
     path = tmp_path / "arrays.h5"
     with h5py.File(path, "w") as file:
         file["x"] = range(4)

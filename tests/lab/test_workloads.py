@@ -341,7 +341,7 @@ def test_the_room_asked_for_is_enough(tmp_path, container, sample):
     assert found.sample_bytes <= found.file_bytes
 
 
-def test_a_data_set_is_used_again_and_a_damaged_one_is_made_again(tmp_path):
+def test_a_dataset_is_used_again_and_a_damaged_one_is_made_again(tmp_path):
     made = recipe("tfrecord")
     first = generate.generate(made, tmp_path)
     again = generate.generate(made, tmp_path)
@@ -353,7 +353,7 @@ def test_a_data_set_is_used_again_and_a_damaged_one_is_made_again(tmp_path):
     assert first.paths[0].read_bytes() == whole
 
 
-def test_a_reader_that_leaves_its_lock_file_does_not_spoil_a_data_set(tmp_path):
+def test_a_reader_that_leaves_its_lock_file_does_not_spoil_a_dataset(tmp_path):
     made = recipe("lmdb")
     found = generate.generate(made, tmp_path)
     (found.paths[0] / "lock.mdb").unlink(missing_ok=True)

@@ -700,7 +700,7 @@ def test_a_reference_cycle_through_the_loader_is_collected(make):
     gc.collect()
 
 
-def test_a_loader_and_its_data_set_tell_people_what_they_are(tmp_path):
+def test_a_loader_and_its_dataset_tell_people_what_they_are(tmp_path):
     path = tmp_path / "train.npz"
     np.savez(path, image=np.zeros((20, 2, 3), np.uint8), label=np.arange(20))
     dataset = forebay.open(path)
@@ -726,7 +726,7 @@ def test_a_loader_and_its_data_set_tell_people_what_they_are(tmp_path):
         assert {"field image", "uint8 (2, 3)", "20"} <= set(cells)
 
 
-def test_the_text_of_a_data_set_with_many_fields_is_short(tmp_path):
+def test_the_text_of_a_dataset_with_many_fields_is_short(tmp_path):
     np.savez(tmp_path / "many.npz", **{f"f{number}": np.arange(3.0) for number in range(9)})
     dataset = forebay.open(tmp_path / "many.npz")
     assert len(dataset) == 3

@@ -321,7 +321,7 @@ def test_a_file_that_is_truncated_under_way_is_an_error_with_file_and_offset(poo
         assert re.search(r"offset [0-9]+", one.message), one.message
 
 
-def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool, tmp_path):
+def test_a_dataset_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool, tmp_path):
     path = support.write_lmdb(
         tmp_path / "x.lmdb", [support.record(number, 500) for number in range(plain.SAMPLES)]
     )
@@ -365,7 +365,7 @@ def test_ranks_that_want_different_things_are_all_told_which(pool, even, differ,
             assert f"the ranks disagree on {name}" in one.message
 
 
-def test_ranks_with_different_data_sets_are_all_told(pool, even, mixed):
+def test_ranks_with_different_datasets_are_all_told(pool, even, mixed):
     each = lambda rank: {"path": mixed if rank == 1 else even}  # noqa: E731
     for one in pool.outcomes(pool.begin(3, work.made, each, options={"batch_size": 4})):
         assert isinstance(one, Raised)

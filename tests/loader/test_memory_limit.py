@@ -76,7 +76,7 @@ def test_a_loader_that_would_like_more_than_the_limit_leaves_takes_less(path):
 
 
 @pytest.mark.parametrize("strategy", ["forebay", "mmap"])
-def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_so(path, strategy):
+def test_a_dataset_that_does_not_fit_the_address_space_is_read_and_config_says_so(path, strategy):
     found = limited(path, 200, strategy=strategy, node_memory="40MiB", order="shuffle", last_batch="partial")
     assert found["samples"] == list(range(SAMPLES)), found
     assert not found["mapped"]

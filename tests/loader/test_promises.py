@@ -139,7 +139,7 @@ def test_a_thousand_samples_in_batches_of_300_are_a_thousand_and_their_mean_is_t
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_batch_larger_than_the_data_set_is_refused_unless_partial(pool, even, ranks):
+def test_a_batch_larger_than_the_dataset_is_refused_unless_partial(pool, even, ranks):
     for last in ("fill", "drop"):
         options = {"batch_size": 200, "order": "shuffle", "last_batch": last}
         for one in pool.outcomes(pool.begin(ranks, work.deliver, path=even, options=options)):

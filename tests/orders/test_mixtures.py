@@ -261,7 +261,7 @@ def test_tiers_change_no_sample(token_sets, tmp_path, daemon):
                 np.testing.assert_array_equal(batch["tokens"], mixture.read(batch.indices)["tokens"])
 
 
-def test_a_mixture_is_a_data_set_that_can_be_pickled(token_sets):
+def test_a_mixture_is_a_dataset_that_can_be_pickled(token_sets):
     mixture = forebay.mix(token_sets(20, 30), weights=[0.9, 0.1], stop="never")
     assert repr(mixture) == '<forebay.Mixture tokens s0 0.9, s1 0.1, stop="never">'
     again = pickle.loads(pickle.dumps(mixture))

@@ -76,7 +76,7 @@ def test_a_warning_that_is_an_error_leaves_a_loader_that_works(numbers):
 
 
 @pytest.mark.parametrize("epochs", [SAMPLES // 256, SAMPLES - 1, SAMPLES, 10**9])
-def test_a_data_set_that_is_too_small_for_groups_that_would_do_is_not_warned_of(numbers, epochs):
+def test_a_dataset_that_is_too_small_for_groups_that_would_do_is_not_warned_of(numbers, epochs):
     with loader(numbers, forebay.Group(samples=4, window=4), expected_epochs=epochs) as one:
         through(one, 1)
         quality = one.config.order.shuffle_quality

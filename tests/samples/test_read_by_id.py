@@ -261,7 +261,7 @@ def test_workers_keep_files_open_and_load_the_index(tmp_path, kind, method):
     }
 
 
-def test_files_are_closed_with_the_data_set(tmp_path):
+def test_files_are_closed_with_the_dataset(tmp_path):
     dataset = forebay.open(make_folder(tmp_path / "data", count=80))
     dataset.read(range(len(dataset)))
     assert len(read_workers.descriptors_below(str(tmp_path / "data"))) > 100

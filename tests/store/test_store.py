@@ -222,7 +222,7 @@ def test_ucx_without_rdma_is_refused_with_its_transports(tier_data, plain, forci
 
 
 @pytest.mark.parametrize("differs", ["bytes", "records"])
-def test_data_sets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_path, differs):
+def test_datasets_that_differ_between_nodes_are_refused(pool, tier_data, tmp_path, differs):
     path = tier_data.formats["raw"]
     other = tmp_path / path.name
     data = bytearray(path.read_bytes())

@@ -192,7 +192,7 @@ def deliver(loader):
         return [tiers.step(batch) for batch in loader]
 
 
-def test_data_sets_have_shares_of_their_own(store_daemons, several):  # noqa: F811
+def test_datasets_have_shares_of_their_own(store_daemons, several):  # noqa: F811
     store_daemons.start()
     plain = [deliver(load(path, store="none")) for path in several[:2]]
     for kept_bytes in (0, DATA_BYTES):

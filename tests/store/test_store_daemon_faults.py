@@ -181,11 +181,11 @@ def raw_request(path, request):
         {"version": 1, "ask": "sing"},
         {"version": 2, "ask": "status"},
         {"version": 1, "ask": "find"},
-        {"version": 1, "ask": "find", "data_set": {"version": "", "place": "", "state": "", "path": ""}},
+        {"version": 1, "ask": "find", "dataset": {"version": "", "place": "", "state": "", "path": ""}},
         {
             "version": 1,
             "ask": "keep",
-            "data_set": {"version": "", "place": "", "state": "", "path": ""},
+            "dataset": {"version": "", "place": "", "state": "", "path": ""},
             "node": 0,
             "nodes": 1,
         },

@@ -107,7 +107,7 @@ def test_the_same_share_needs_no_memory(job, files):
 
 
 @pytest.mark.full
-def test_shares_of_other_data_sets_give_way(job, store_daemons, files):  # noqa: F811
+def test_shares_of_other_datasets_give_way(job, store_daemons, files):  # noqa: F811
     job(files[0])
     assert job(files[1], 20 << 20) == {"loaded": LARGE_BYTES, "kept": 0, "is_kept": True}
     (share,) = store_daemons.shares()

@@ -19,7 +19,7 @@ def quiet(done: int, every: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> data.DataSet:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> data.DemoDataset:
     return data.prepare(tmp_path_factory.mktemp("demo") / "data", data.Spec(SAMPLES), quiet)
 
 

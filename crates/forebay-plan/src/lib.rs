@@ -51,7 +51,7 @@ pub use nodes::peer_requests::{
 pub use nodes::shares::{NodeShares, ShareUnit};
 pub use nodes::store_layout::{NO_OWNER, StoreLayout};
 pub use nodes::units::{
-    Progress, chunk_owners, chunks_of_share, data_set_key, share_unit_bytes, share_units, stream_unit_bytes,
+    Progress, chunk_owners, chunks_of_share, dataset_key, share_unit_bytes, share_units, stream_unit_bytes,
 };
 pub use order::convergence::Convergence;
 pub use order::draw_entropy::DrawEntropy;

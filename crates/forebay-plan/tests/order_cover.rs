@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(cases(2))]
 
     #[test]
-    fn an_epoch_covers_the_data_set_as_its_end_promises(order in orders(), number in 0_u64..5) {
+    fn an_epoch_covers_the_dataset_as_its_end_promises(order in orders(), number in 0_u64..5) {
         let (samples, all) = (order.spec().samples, epoch(&order, number));
         let (steps, global) = (order.steps_per_epoch(), order.global_batch());
         let counts = counts(&all);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn carry_is_the_data_set_round_and_round(more in 0_u64..200, size in 1_u64..9, ranks in 1_u64..5) {
+    fn carry_is_the_dataset_round_and_round(more in 0_u64..200, size in 1_u64..9, ranks in 1_u64..5) {
         let samples = size * ranks + more;
         let spec = OrderSpec {
             kind: OrderKind::Sequential, last_batch: LastBatch::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
@@ -148,7 +148,7 @@ fn contiguous_ranks_walk_their_own_regions() {
 }
 
 #[test]
-fn data_sets_beyond_the_table_are_covered_too() {
+fn datasets_beyond_the_table_are_covered_too() {
     for kind in [
         OrderKind::Shuffle,
         OrderKind::Group { samples: 3, window: 2000 },

@@ -20,7 +20,7 @@ fn order(kind: OrderKind, last: LastBatch, samples: u64, size: u64, ranks: u64, 
 }
 
 #[test]
-fn shuffle_of_a_small_data_set() {
+fn shuffle_of_a_small_dataset() {
     let order = order(OrderKind::Shuffle, LastBatch::Fill, 20, 4, 2, None);
     assert_eq!(
         epoch(&order, 0),
@@ -35,7 +35,7 @@ fn shuffle_of_a_small_data_set() {
 }
 
 #[test]
-fn shuffle_of_a_large_data_set() {
+fn shuffle_of_a_large_dataset() {
     let order = order(OrderKind::Shuffle, LastBatch::Drop, 1_281_167, 8, 4, None);
     assert_eq!(
         batch(&order, 0, 0, 0),
@@ -69,14 +69,14 @@ fn shares(samples: u64) -> Arc<NodeShares> {
 }
 
 #[test]
-fn shares_of_a_small_data_set() {
+fn shares_of_a_small_dataset() {
     let shares = shares(140);
     let nodes: String = (0..shares.units()).map(|unit| shares.holder(unit).to_string()).collect();
     assert_eq!((&*nodes, shares.digest()), ("11111101010000001001", 14760911976037424040), "{ADVICE}");
 }
 
 #[test]
-fn local_shuffle_of_a_small_data_set() {
+fn local_shuffle_of_a_small_dataset() {
     let order =
         order(OrderKind::LocalShuffle { steps: 1 }, LastBatch::Fill, 40, 4, 4, None).on_nodes(shares(40));
     assert_eq!(
@@ -98,7 +98,7 @@ fn local_shuffle_of_a_small_data_set() {
 }
 
 #[test]
-fn local_shuffle_in_pools_of_a_large_data_set() {
+fn local_shuffle_in_pools_of_a_large_dataset() {
     let order = order(OrderKind::LocalShuffle { steps: 8 }, LastBatch::Drop, 1_281_167, 8, 4, None);
     let order = order.on_nodes(shares(1_281_167));
     assert_eq!(
@@ -114,7 +114,7 @@ fn local_shuffle_in_pools_of_a_large_data_set() {
 }
 
 #[test]
-fn opportunistic_of_a_small_data_set() {
+fn opportunistic_of_a_small_dataset() {
     let order = order(OrderKind::Opportunistic { window: 2 }, LastBatch::Fill, 40, 4, 4, None);
     let order = order.with_residents(shares(40), |unit| unit % 2 == 0);
     assert_eq!(order.streamed_units(), [1, 3, 5], "{ADVICE}");
@@ -137,7 +137,7 @@ fn opportunistic_of_a_small_data_set() {
 }
 
 #[test]
-fn opportunistic_of_a_large_data_set() {
+fn opportunistic_of_a_large_dataset() {
     let order = order(OrderKind::Opportunistic { window: 1000 }, LastBatch::Drop, 1_281_167, 8, 4, None);
     let order = order.with_residents(shares(1_281_167), |unit| unit % 3 != 0);
     assert_eq!(
@@ -172,7 +172,7 @@ fn opportunistic_with_windows_that_slide() {
 }
 
 #[test]
-fn group_of_a_small_data_set() {
+fn group_of_a_small_dataset() {
     let kind = OrderKind::Group { samples: 4, window: 2 };
     let order = order(kind, LastBatch::Fill, 30, 4, 2, Some(4));
     assert_eq!(
@@ -194,7 +194,7 @@ fn group_of_a_small_data_set() {
 }
 
 #[test]
-fn group_of_a_large_data_set() {
+fn group_of_a_large_dataset() {
     let kind = OrderKind::Group { samples: 64, window: 4 };
     let order = order(kind, LastBatch::Partial, 1_281_167, 16, 4, None);
     assert_eq!(order.lanes(), 8, "{ADVICE}");

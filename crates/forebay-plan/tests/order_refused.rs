@@ -19,7 +19,7 @@ fn words(error: &OrderError) -> (String, String) {
 }
 
 #[test]
-fn a_batch_larger_than_the_data_set() {
+fn a_batch_larger_than_the_dataset() {
     for kind in
         [OrderKind::Sequential, OrderKind::Contiguous, OrderKind::Shuffle, GROUP, OrderKind::ALL_GIVEN]
     {
@@ -46,7 +46,7 @@ fn a_batch_larger_than_the_data_set() {
 }
 
 #[test]
-fn an_empty_data_set() {
+fn an_empty_dataset() {
     for last in [LastBatch::Fill, LastBatch::Drop, LastBatch::Partial] {
         let (message, hint) = refused(OrderSpec { samples: 0, ..spec(OrderKind::Shuffle, last) });
         assert_eq!(message, "order shuffle: the dataset has no samples");

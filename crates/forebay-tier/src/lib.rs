@@ -41,7 +41,7 @@ pub use client::{Attached, Held, TierClient};
 pub use copy::buffers::{CopyBuffer, CopyBuffers};
 pub use copy::offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher, SourceCheck};
 pub use copy::writer::Writer;
-pub use daemon::protocol::{AttachedLevel, DataSetId, LevelUsage, RootUsage, SourceUsage};
+pub use daemon::protocol::{AttachedLevel, DatasetId, LevelUsage, RootUsage, SourceUsage};
 pub use daemon::run_options::RunOptions;
 pub use error::TierError;
 pub use level::directory::TierDirectory;

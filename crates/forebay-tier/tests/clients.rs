@@ -278,7 +278,7 @@ fn half_of_a_request_is_refused_and_neither_it_nor_idle_clients_disturb_others()
 }
 
 #[test]
-fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
+fn a_client_joins_the_dataset_of_another_and_outlives_its_daemon() {
     let directory = tempfile::tempdir().unwrap();
     let tier = directory.path().join("tier");
     std::fs::create_dir(&tier).unwrap();
@@ -289,10 +289,10 @@ fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
     let join = |daemon: &Daemon, tier: &Path| {
         let spec = TierSpec { path: tier.to_owned(), bytes: 4 << 20, keep: true, force: false };
         let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
-        TierClient::join(leader.data_set(), vec![spec], vec![source], daemon.address.clone())
+        TierClient::join(leader.dataset(), vec![spec], vec![source], daemon.address.clone())
     };
     let follower = join(&daemon, Path::new("/not/looked/at")).unwrap();
-    assert_eq!(follower.data_set(), leader.data_set());
+    assert_eq!(follower.dataset(), leader.dataset());
     assert_eq!(follower.attached().levels, leader.attached().levels);
     let pieces = Pieces(0b1);
     follower
@@ -307,6 +307,6 @@ fn a_client_joins_the_data_set_of_another_and_outlives_its_daemon() {
     drop(daemon);
     let daemon = Daemon::start(directory.path());
     let later = join(&daemon, &tier).unwrap();
-    assert_ne!(later.data_set(), leader.data_set());
+    assert_ne!(later.dataset(), leader.dataset());
     assert_eq!(later.attached().table.get(ChunkId(2)), ChunkEntry::Unverified { at, pieces });
 }

@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use forebay_host::{Draft, Map};
 use forebay_transport::{
-    DataSetDigest, Destination, Exporter, ExporterOptions, Fetcher, FetcherOptions, Peer, PeerAddress, Piece,
+    DatasetDigest, Destination, Exporter, ExporterOptions, Fetcher, FetcherOptions, Peer, PeerAddress, Piece,
     Secret, StoreId, TcpFetcher,
 };
 use forebay_types::Rank;
@@ -55,7 +55,7 @@ use forebay_types::Rank;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const SECRET: [u8; 32] = [1; 32];
-const STORE: (StoreId, DataSetDigest) = (StoreId(0), DataSetDigest([2; 32]));
+const STORE: (StoreId, DatasetDigest) = (StoreId(0), DatasetDigest([2; 32]));
 /// First byte of a connection to the second port.
 const ASK_CPU: u8 = 0;
 const ASK_BARE: u8 = 1;

@@ -153,7 +153,7 @@ impl TransportError {
         match self {
             Self::Lost { .. } => Some("the process that serves the share may have ended; see its output"),
             Self::Corrupt { .. } => Some("memory or network of one of the two nodes is faulty"),
-            Self::Refused { refusal: Refusal::DataSet, .. } => {
+            Self::Refused { refusal: Refusal::Dataset, .. } => {
                 Some("all nodes must open the same files; compare sizes and modification times on both nodes")
             }
             Self::Refused { refusal: Refusal::Connections, .. } => {

@@ -36,7 +36,7 @@ mod ucx;
 pub use client::fetcher::{Destination, Fetcher, Peer, Piece, Ticket};
 pub use client::tcp::{FetcherOptions, PeerAddress, TcpFetcher};
 pub use error::{TransportError, UNREACHABLE_HINT};
-pub use message::auth::{DataSetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
+pub use message::auth::{DatasetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
 pub use message::handshake;
 pub use message::refusal::Refusal;
 pub use message::request::MAX_COUNT;

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_transport::{
-    DataSetDigest, Destination, Exporter, ExporterOptions, Fetcher, FetcherOptions, MAX_COUNT, Peer,
+    DatasetDigest, Destination, Exporter, ExporterOptions, Fetcher, FetcherOptions, MAX_COUNT, Peer,
     PeerAddress, Piece, Refusal, Secret, Share, StoreId, TcpFetcher, Ticket, TransportError, VERSION,
 };
 use forebay_types::Rank;
@@ -24,7 +24,7 @@ use proptest::prelude::*;
 
 const SECRET: [u8; 32] = [7; 32];
 const STORE: StoreId = StoreId(3);
-const DATA_SET: DataSetDigest = DataSetDigest([5; 32]);
+const DATASET: DatasetDigest = DatasetDigest([5; 32]);
 const NODE: u32 = 1;
 /// A watchdog against hangs: no test takes this long.
 const LONG: Duration = Duration::from_secs(120);
@@ -50,13 +50,13 @@ fn exporter(threads: usize, max_connections: usize) -> Exporter {
 
 fn serving(share: Vec<u8>) -> Exporter {
     let exporter = exporter(1, 64);
-    exporter.export(STORE, Arc::new(share), DATA_SET).unwrap();
+    exporter.export(STORE, Arc::new(share), DATASET).unwrap();
     exporter
 }
 
 fn options(address: SocketAddr) -> FetcherOptions {
     let peer = PeerAddress { name: "node1".into(), node: NODE, addresses: vec![address] };
-    let mut options = FetcherOptions::new(Rank(4), Secret::new(SECRET), (STORE, DATA_SET), vec![peer]);
+    let mut options = FetcherOptions::new(Rank(4), Secret::new(SECRET), (STORE, DATASET), vec![peer]);
     options.connect_time = LONG;
     options
 }
@@ -185,7 +185,7 @@ fn many_clients_of_two_stores_get_their_own_bytes_from_two_threads() {
     let shares = [bytes_of(300_000, 4), bytes_of(200_000, 5)];
     let exporter = exporter(2, 64);
     for (store, share) in (0..).zip(&shares) {
-        exporter.export(StoreId(store), Arc::new(share.clone()), DATA_SET).unwrap();
+        exporter.export(StoreId(store), Arc::new(share.clone()), DATASET).unwrap();
     }
     std::thread::scope(|scope| {
         for client in 0..24_usize {
@@ -253,7 +253,7 @@ fn a_client_with_another_secret_finds_out_and_the_server_does_not_let_it_in() {
 }
 
 #[test]
-fn another_node_store_or_data_set_is_refused_by_name() {
+fn another_node_store_or_dataset_is_refused_by_name() {
     let exporter = serving(vec![1; 100]);
     let with = |change: &dyn Fn(&mut FetcherOptions)| {
         let mut options = options(exporter.address());
@@ -262,13 +262,13 @@ fn another_node_store_or_data_set_is_refused_by_name() {
     };
     assert_eq!(with(&|options| options.peers[0].node = 0), Refusal::Node);
     assert_eq!(with(&|options| options.store = StoreId(9)), Refusal::Store);
-    assert_eq!(with(&|options| options.data_set = DataSetDigest([0; 32])), Refusal::DataSet);
+    assert_eq!(with(&|options| options.dataset = DatasetDigest([0; 32])), Refusal::Dataset);
 }
 
 #[test]
 fn connections_beyond_the_limit_are_refused_and_those_before_go_on() {
     let exporter = exporter(1, 1);
-    exporter.export(STORE, Arc::new(vec![1; 100]), DATA_SET).unwrap();
+    exporter.export(STORE, Arc::new(vec![1; 100]), DATASET).unwrap();
     let first = fetcher(&exporter);
     first.ready(soon()).unwrap();
     assert_eq!(refused(options(exporter.address())), Refusal::Connections);
@@ -451,7 +451,7 @@ const HELLO_BYTES: usize = 92;
 /// A hello of rank 4, as the tests' options make it.
 fn hello(nonce: [u8; 32]) -> Vec<u8> {
     let numbers = [VERSION, 0, 4, NODE, STORE.0].map(u32::to_le_bytes).concat();
-    [&b"FBSTORE\n"[..], &numbers, &DATA_SET.0, &nonce].concat()
+    [&b"FBSTORE\n"[..], &numbers, &DATASET.0, &nonce].concat()
 }
 
 fn digest(side: u8, hello: &[u8], nonce: &[u8]) -> [u8; 32] {
@@ -741,8 +741,8 @@ fn a_server_that_goes_away_is_lost_for_all_who_wait() {
 #[test]
 fn a_withdrawn_share_ends_its_connections_and_no_others() {
     let exporter = serving(vec![1; 100]);
-    exporter.export(StoreId(8), Arc::new(vec![2; 100]), DATA_SET).unwrap();
-    let twice = exporter.export(StoreId(8), Arc::new(vec![2; 100]), DATA_SET);
+    exporter.export(StoreId(8), Arc::new(vec![2; 100]), DATASET).unwrap();
+    let twice = exporter.export(StoreId(8), Arc::new(vec![2; 100]), DATASET);
     assert!(matches!(twice, Err(TransportError::Usage { .. })));
     let ours = fetcher(&exporter);
     let mut options = options(exporter.address());
@@ -880,7 +880,7 @@ fn nothing_is_left_behind() {
     let share = Arc::new(vec![1_u8; 1000]);
     for _ in 0..3 {
         let exporter = exporter(2, 8);
-        exporter.export(STORE, Arc::clone(&share) as Arc<dyn Share>, DATA_SET).unwrap();
+        exporter.export(STORE, Arc::clone(&share) as Arc<dyn Share>, DATASET).unwrap();
         let fetchers = [(); 4].map(|()| fetcher(&exporter));
         for fetcher in &fetchers {
             fetch(fetcher, 0, &[(0, 1000)]).unwrap();

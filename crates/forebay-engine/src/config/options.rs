@@ -39,7 +39,7 @@ const OWN: [&str; 2] = ["rank", "local_rank"];
 /// Key of the decoders among the options.
 const DECODE: &str = "decode";
 /// Key of the dataset's fingerprint among the options.
-const DATA_SET: &str = "dataset";
+const DATASET: &str = "dataset";
 /// Key of the [`RankFacts`], which may differ between ranks.
 const FACTS: &str = "facts";
 
@@ -54,7 +54,7 @@ impl Options {
             values.remove(own);
         }
         values.insert(DECODE.into(), serde_json::to_value(&self.decode).expect("decoders can be written"));
-        values.insert(DATA_SET.into(), format!("{fingerprint:032x}").into());
+        values.insert(DATASET.into(), format!("{fingerprint:032x}").into());
         values.insert(FACTS.into(), serde_json::to_value(facts).expect("facts can be written as JSON"));
         serde_json::to_vec(&values).expect("a JSON object can be written")
     }
@@ -101,7 +101,7 @@ pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), Str
             if let Some((part, value, found)) = difference(value, found) {
                 let key = if part.is_empty() { key } else { &format!("{key}.{part}") };
                 let why =
-                    if key == DATA_SET { " (other files, or other options of forebay.open)" } else { "" };
+                    if key == DATASET { " (other files, or other options of forebay.open)" } else { "" };
                 return Err(format!(
                     "the ranks disagree on {key}{why}: rank {} has {value}, rank {} has {found}",
                     rank(0),

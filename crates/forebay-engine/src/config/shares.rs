@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_format::Index;
 use forebay_io::ShardFiles;
 use forebay_plan::config::needs_shares;
-use forebay_plan::{NodeShares, OrderKind, data_set_key, share_unit_bytes, share_units, stream_unit_bytes};
+use forebay_plan::{NodeShares, OrderKind, dataset_key, share_unit_bytes, share_units, stream_unit_bytes};
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ fn cut(
         _ => share_unit_bytes(data_bytes, samples, count),
     };
     let units = share_units(&**index, &map, unit_bytes, &mut sharing(caller))?;
-    let shares = NodeShares::new(samples, &units, nodes, data_set_key(fingerprint));
+    let shares = NodeShares::new(samples, &units, nodes, dataset_key(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })
 }
 

@@ -8,7 +8,7 @@ use forebay_io::ShardFiles;
 use forebay_plan::config::{Settings, TieringFacts, decide_tiering};
 use forebay_plan::{ChunkSet, Copies, EpochBytes, Order, Placement, TierLevel, chunks_of_share};
 use forebay_tier::{
-    DaemonAddress, DataSetId, Source, SourceState, TierClient, TierError, TierSetup, TieredFiles,
+    DaemonAddress, DatasetId, Source, SourceState, TierClient, TierError, TierSetup, TieredFiles,
     check_sources, differing_sources,
 };
 use forebay_types::PIECE_BYTES;
@@ -28,7 +28,7 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TierPlan {
     /// As the tier daemon knows it.
-    data_set: DataSetId,
+    dataset: DatasetId,
     sources: Vec<Source>,
     states: Vec<SourceState>,
     placement: Placement,
@@ -166,7 +166,7 @@ pub(crate) fn decide(
         })
         .collect();
     let plan = TierPlan {
-        data_set: client.data_set(),
+        dataset: client.dataset(),
         sources,
         states,
         placement: tiering.placement,
@@ -200,7 +200,7 @@ pub(crate) fn open(
         client
     } else {
         let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
-        TierClient::join(plan.data_set, options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
+        TierClient::join(plan.dataset, options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
     };
     let (placement, own_chunks) = (plan.placement.clone(), plan.own_chunks.clone());
     let level = move |chunk| match &own_chunks {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_data_set_too_small_for_groups_that_would_do_nobody_is_warned() {
+    fn in_a_dataset_too_small_for_groups_that_would_do_nobody_is_warned() {
         let order = order(1000, 2);
         assert_eq!(warning_of(&order, 90, 1, u64::MAX), None);
         let quality = ShuffleQuality::of(&order, Some(90), 1);

@@ -12,7 +12,7 @@ use forebay_plan::config::Budget;
 use forebay_plan::options::StoreSize;
 use forebay_plan::{
     DEFAULT_ENTROPY, NoWindow, NodeMemory, Order, StreamMemory, UnitBytes, UnitCost, WindowFacts, WindowWish,
-    data_set_key, stream_node_memory, unit_costs,
+    dataset_key, stream_node_memory, unit_costs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ pub(crate) fn choose(
     let own_units = (0..shares.units()).filter(|unit| shares.holder(*unit) == *own_node);
     let owned_bytes = own_units.map(|unit| bytes[unit].resident).sum();
     let memory = exchange(links, &node_memory(question, owned_bytes)?, caller)?;
-    let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, data_set_key(fingerprint));
+    let streams = StreamMemory::new(shares, options.batch_size, &bytes, memory, dataset_key(fingerprint));
     let facts = WindowFacts { order, shares, streams: &streams };
     let wish = WindowWish { window: options.order.window, entropy: options.order.entropy };
     let (order, window) = facts.choose(wish).map_err(|refused| no_window(question, &facts, refused))?;

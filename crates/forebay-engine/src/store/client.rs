@@ -81,7 +81,7 @@ impl Store {
         let fetcher = if addresses.is_empty() {
             None
         } else {
-            let identity = (STORE, plan.data_set());
+            let identity = (STORE, plan.dataset());
             let rank = Rank(options.rank);
             let fetching = FetcherOptions::new(rank, Secret::new(plan.secret), identity, addresses);
             let tcp = TcpFetcher::new(FetcherOptions { max_in_flight: limits.requests, ..fetching })?;

@@ -24,7 +24,7 @@ use crate::base::fallback::{Fallback, Wanted};
 use crate::dataset::tier_sources::sources;
 use crate::error::Error;
 use crate::host::Host;
-use crate::store::daemon::{DataSet, FoundShare, StoreConnection, StoreDaemonError, share_bytes};
+use crate::store::daemon::{FoundShare, SharedDataset, StoreConnection, StoreDaemonError, share_bytes};
 use crate::store::load::{LoadedBytes, load};
 
 /// The files of a dataset.
@@ -48,7 +48,7 @@ pub(super) struct Keeping<'a> {
 /// A daemon that answers.
 struct Session {
     connection: StoreConnection,
-    data_set: DataSet,
+    dataset: SharedDataset,
     /// The last change of a file was long enough ago.
     is_settled: bool,
     found: Option<FoundShare>,
@@ -79,18 +79,18 @@ impl<'a> Keeping<'a> {
         let mut keeping = Self { source, caller, session: None, problem: None };
         let connection = keeping.tried(StoreConnection::existing())?.flatten();
         if let Some(connection) = connection
-            && let Some((data_set, is_settled)) = keeping.data_set()?
+            && let Some((dataset, is_settled)) = keeping.dataset()?
         {
-            let found = connection.find(&data_set, &stop(caller));
+            let found = connection.find(&dataset, &stop(caller));
             if let Some((found, unused_bytes)) = keeping.tried(found)? {
-                keeping.session = Some(Session { connection, data_set, is_settled, found, unused_bytes });
+                keeping.session = Some(Session { connection, dataset, is_settled, found, unused_bytes });
             }
         }
         Ok(keeping)
     }
 
     /// The dataset as it is now, and whether a change from now on would be noticed.
-    fn data_set(&mut self) -> Result<Option<(DataSet, bool)>, Error> {
+    fn dataset(&mut self) -> Result<Option<(SharedDataset, bool)>, Error> {
         let now_ns =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_nanos() as i64);
         let ShareSource { dataset, files, index, map } = self.source;
@@ -121,13 +121,13 @@ impl<'a> Keeping<'a> {
             0 => first.path.clone(),
             more => format!("{} and {more} more", first.path),
         });
-        let data_set = DataSet {
+        let dataset = SharedDataset {
             version: version.finalize().to_hex().to_string(),
             place: place.finalize().to_hex().to_string(),
             state: state.finalize().to_hex().to_string(),
             path,
         };
-        Ok(Some((data_set, states.iter().all(|state| state.is_settled(now_ns)))))
+        Ok(Some((dataset, states.iter().all(|state| state.is_settled(now_ns)))))
     }
 
     /// Memory that the share may take besides what is free.
@@ -194,9 +194,9 @@ impl<'a> Keeping<'a> {
     /// Whether the files are as they were before the share was loaded.
     fn is_unchanged(&mut self) -> Result<bool, Error> {
         let Some(session) = &self.session else { return Ok(false) };
-        let before = session.data_set.version.clone();
+        let before = session.dataset.version.clone();
         let problem = if session.is_settled {
-            match self.data_set()? {
+            match self.dataset()? {
                 None => return Ok(false),
                 Some((now, _)) if now.version == before => return Ok(true),
                 Some(_) => "the dataset was changed while it was loaded",
@@ -219,9 +219,9 @@ impl<'a> Keeping<'a> {
     ) -> Result<(), Error> {
         let Some(session) = &self.session else { return Ok(()) };
         let frees_bytes = frees_bytes + session.unused_bytes;
-        let data_set = &session.data_set;
+        let dataset = &session.dataset;
         let kept =
-            session.connection.keep(data_set, node, memory.as_fd(), chunks, frees_bytes, &stop(self.caller));
+            session.connection.keep(dataset, node, memory.as_fd(), chunks, frees_bytes, &stop(self.caller));
         if let Some(Some(room)) = self.tried(kept)? {
             let bytes = share_bytes(chunks.len() as u64);
             self.problem = Some(format!(

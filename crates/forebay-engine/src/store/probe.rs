@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_transport::{
-    DataSetDigest, Destination, Exporter, Fetcher, FetcherOptions, Peer, PeerAddress, Piece, Secret, StoreId,
+    DatasetDigest, Destination, Exporter, Fetcher, FetcherOptions, Peer, PeerAddress, Piece, Secret, StoreId,
     TcpFetcher, TransportError,
 };
 use forebay_types::Rank;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// The store that is fetched from.
 const PROBE: StoreId = StoreId(u32::MAX);
-const DATA_SET: DataSetDigest = DataSetDigest([0; 32]);
+const DATASET: DatasetDigest = DatasetDigest([0; 32]);
 /// Bytes of a request, and requests in flight \[bytes\]: small enough that a slow network answers
 /// several of them in the time.
 const REQUEST_BYTES: usize = 256 << 10;
@@ -61,7 +61,7 @@ impl NetworkProbe {
 
 /// Lets other nodes probe this one.
 pub(super) fn open(exporter: &Exporter) -> Result<(), TransportError> {
-    exporter.export(PROBE, Arc::new(vec![0_u8; REQUEST_BYTES]), DATA_SET)
+    exporter.export(PROBE, Arc::new(vec![0_u8; REQUEST_BYTES]), DATASET)
 }
 
 /// Ends that.
@@ -83,7 +83,7 @@ fn try_measure(peer: PeerAddress, rank: Rank, secret: [u8; 32]) -> Result<Measur
     for place in memory.chunks_mut(REQUEST_BYTES) {
         places.push(NonNull::from(place).cast::<u8>());
     }
-    let identity = (PROBE, DATA_SET);
+    let identity = (PROBE, DATASET);
     let mut options = FetcherOptions::new(rank, Secret::new(secret), identity, vec![peer]);
     (options.max_in_flight, options.connect_time) = (IN_FLIGHT, PATIENCE);
     let fetcher = TcpFetcher::new(options)?;

@@ -16,9 +16,9 @@ use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
 use forebay_plan::options::StoreSize;
-use forebay_plan::{NO_OWNER, NodeShares, StoreLayout, chunk_owners, data_set_key};
+use forebay_plan::{NO_OWNER, NodeShares, StoreLayout, chunk_owners, dataset_key};
 use forebay_transport::{
-    DataSetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
+    DatasetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
 };
 use forebay_types::{CHUNK_BYTES, Rank};
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ impl StorePlan {
     }
 
     /// Identifies dataset and layout.
-    pub(super) fn data_set(&self) -> DataSetDigest {
+    pub(super) fn dataset(&self) -> DatasetDigest {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.key.to_le_bytes());
         for owner in &self.owners {
@@ -127,7 +127,7 @@ impl StorePlan {
         for slots in &self.slots {
             hasher.update(&slots.to_le_bytes());
         }
-        DataSetDigest(hasher.finalize().into())
+        DatasetDigest(hasher.finalize().into())
     }
 
     /// How UCX reads the shares of all other nodes; else why this node, or one of them, cannot.
@@ -176,7 +176,7 @@ pub(crate) fn set_up(
     let own_chunks = |layout: &StoreLayout| layout.chunks_of(own_node).collect::<Vec<u64>>();
     let alone = || {
         let all: Vec<u64> = (0..nodes).map(|node| if node == own_node { own_slots } else { 0 }).collect();
-        own_chunks(&StoreLayout::new(&owners, &all, data_set_key(fingerprint)))
+        own_chunks(&StoreLayout::new(&owners, &all, dataset_key(fingerprint)))
     };
     if let Some(room) = keeping.room_beside_others(alone) {
         own_slots = slots(size, owned, room, mappable)?;
@@ -185,7 +185,7 @@ pub(crate) fn set_up(
     let mut plan = StorePlan {
         owners,
         slots: all_slots,
-        key: data_set_key(fingerprint),
+        key: dataset_key(fingerprint),
         own_node,
         peers: Vec::new(),
         secret: [0; 32],
@@ -216,7 +216,7 @@ pub(crate) fn set_up(
         // And the leader that probes.
         max_connections: options.size as usize + 1,
     })?;
-    exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.data_set())?;
+    exporter.export(STORE, Arc::new(Map::read_only(&share)?), plan.dataset())?;
     probe::open(&exporter)?;
     let by_ucx = ucx::export(Map::read_only(&share)?);
     let card = by_ucx.as_ref().map(|exported| exported.card().to_vec()).map_err(Clone::clone);

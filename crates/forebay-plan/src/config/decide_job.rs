@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_set_is_shared_out_where_order_or_store_depend_on_it() {
+    fn the_dataset_is_shared_out_where_order_or_store_depend_on_it() {
         let streamed = OrderKind::Opportunistic { window: 1 };
         let local = OrderKind::LocalShuffle { steps: 4 };
         for (kind, has_store, is_single_node, expected) in [

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_at_the_source_are_spread_over_the_data_set() {
+    fn chunks_at_the_source_are_spread_over_the_dataset() {
         let owners = vec![0_u16; 6400];
         let layout = StoreLayout::new(&owners, &[3200], 5);
         for part in 0..64 {

@@ -44,7 +44,7 @@ const STREAM_UNIT_BYTES: u64 = 256 << 20;
 
 /// What identifies a dataset among the keys of permutations and hashes.
 #[must_use]
-pub fn data_set_key(fingerprint: u128) -> u64 {
+pub fn dataset_key(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64 ^ fingerprint as u64
 }
 

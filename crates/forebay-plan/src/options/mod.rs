@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_takes_from_the_data_set_what_the_user_left_open() {
+    fn an_order_takes_from_the_dataset_what_the_user_left_open() {
         let order = |order: Value| {
             options(|values| values["order"] = order).unwrap().order(1000, 32, 4, None).unwrap()
         };

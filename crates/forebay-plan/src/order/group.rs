@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn default_groups_of_common_data_sets() {
+    fn default_groups_of_common_datasets() {
         // These are part of what a dataset means to a run: an order changes with them.
         for (what, samples, mean, expected) in [
             ("CIFAR-10 as Datum", 50_000, 3_085.0, (128, 21)),

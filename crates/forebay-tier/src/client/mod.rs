@@ -27,7 +27,7 @@ use crate::client::connection::{
 };
 use crate::copy::offer::Copied;
 use crate::daemon::protocol::{
-    AttachedLevel, CopiedMessage, DataSetId, TierReply, TierRequest, VERSION, to_memory,
+    AttachedLevel, CopiedMessage, DatasetId, TierReply, TierRequest, VERSION, to_memory,
 };
 use crate::error::{ENDED, TierError};
 use crate::level::slab_files::SlabFiles;
@@ -53,7 +53,7 @@ const ATTACH_TRIES: u32 = 3;
 /// What a client knows since it attached.
 pub struct Attached {
     /// Number of the dataset.
-    id: DataSetId,
+    id: DatasetId,
     /// Where copies are.
     pub table: Table,
     /// What clients are copying.
@@ -182,19 +182,19 @@ impl TierClient {
         Ok(Self::of(attach(&NEVER, &tiers, &sources, &daemon)?, tiers, sources, daemon))
     }
 
-    /// Attaches to the dataset that another process of the node has from [`TierClient::data_set`].
+    /// Attaches to the dataset that another process of the node has from [`TierClient::dataset`].
     /// If that one's daemon is gone, attaches to the next as [`TierClient::attach`] does.
     ///
     /// # Errors
     /// A tier cannot be used, or the daemon does not start.
     pub fn join(
-        data_set: DataSetId,
+        dataset: DatasetId,
         tiers: Vec<TierSpec>,
         sources: Vec<Source>,
         daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
         let pidfd = own_pidfd()?;
-        let request = TierRequest::Join { version: VERSION, data_set };
+        let request = TierRequest::Join { version: VERSION, dataset };
         let joined = match attach_once(&NEVER, &request, &[pidfd.as_fd()], tiers.len(), &daemon) {
             Err(TierError::Daemon { problem, .. }) => {
                 tracing::info!(problem, "the tier daemon does not know the dataset");
@@ -228,7 +228,7 @@ impl TierClient {
 
     /// The dataset, for [`TierClient::join`] in other processes of the node.
     #[must_use]
-    pub fn data_set(&self) -> DataSetId {
+    pub fn dataset(&self) -> DatasetId {
         self.attached().id
     }
 
@@ -247,7 +247,7 @@ impl TierClient {
     fn request(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> TierRequest,
+        request: impl Fn(DatasetId) -> TierRequest,
     ) -> Result<TierReply, TierError> {
         let mut link = self.link();
         if link.connection.is_none() {
@@ -273,7 +273,7 @@ impl TierClient {
     fn request_briefly(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> TierRequest,
+        request: impl Fn(DatasetId) -> TierRequest,
     ) -> Result<TierReply, TierError> {
         let is_slow = self.is_slow.load(Ordering::Relaxed);
         let answer = self.ask_briefly(attempt, request, if is_slow { Duration::ZERO } else { BRIEFLY })?;
@@ -285,7 +285,7 @@ impl TierClient {
     fn ask_briefly(
         &self,
         attempt: &'static str,
-        request: impl Fn(DataSetId) -> TierRequest,
+        request: impl Fn(DatasetId) -> TierRequest,
         within: Duration,
     ) -> Result<Option<Packet>, TierError> {
         let Some(mut link) = self.link_within(within) else { return Ok(None) };
@@ -333,11 +333,11 @@ impl TierClient {
     pub fn place(&self, wanted: &[(ChunkId, u8)]) -> Result<Vec<Option<SlotId>>, TierError> {
         let mut placed = Vec::with_capacity(wanted.len());
         for wanted in wanted.chunks(CHUNKS_AT_ONCE) {
-            let answer = self.request("place", |data_set| {
+            let answer = self.request("place", |dataset| {
                 let levels = &self.attached().levels;
                 let number = |place: u8| levels.get(usize::from(place)).map_or(u8::MAX, |level| level.number);
                 let wanted = wanted.iter().map(|(chunk, place)| (chunk.0, number(*place))).collect();
-                TierRequest::Place { data_set, wanted }
+                TierRequest::Place { dataset, wanted }
             })?;
             match answer {
                 TierReply::Placed { slots } if slots.len() == wanted.len() => {
@@ -360,14 +360,14 @@ impl TierClient {
     /// The daemon is gone.
     pub fn publish(&self, copied: &[Copied]) -> Result<(), TierError> {
         for copied in copied.chunks(CHUNKS_AT_ONCE) {
-            self.request("publish", |data_set| {
+            self.request("publish", |dataset| {
                 let attached = self.attached();
                 let numbered = copied.iter().filter_map(|copied| {
                     let number = attached.number_of(copied.at.level)?;
                     let at = SlotId { level: number, ..copied.at };
                     Some(CopiedMessage::from(&Copied { at, ..copied.clone() }))
                 });
-                TierRequest::Publish { data_set, copied: numbered.collect() }
+                TierRequest::Publish { dataset, copied: numbered.collect() }
             })?;
         }
         Ok(())
@@ -380,7 +380,7 @@ impl TierClient {
     /// The daemon is gone.
     pub(crate) fn sums(&self, chunks: &[ChunkId]) -> Result<Vec<UnverifiedChunk>, TierError> {
         let chunks: Vec<u64> = chunks.iter().map(|chunk| chunk.0).collect();
-        let request = |data_set| TierRequest::Sums { data_set, chunks: chunks.clone() };
+        let request = |dataset| TierRequest::Sums { dataset, chunks: chunks.clone() };
         match self.request_briefly("verify", request)? {
             TierReply::Sums { chunks } => {
                 let attached = self.attached();
@@ -400,7 +400,7 @@ impl TierClient {
     /// The daemon is gone.
     pub fn verified(&self, good: &[(ChunkId, Pieces)]) -> Result<(), TierError> {
         let good: Vec<(u64, u16)> = good.iter().map(|(chunk, pieces)| (chunk.0, pieces.0)).collect();
-        let request = |data_set| TierRequest::Verified { data_set, good: good.clone() };
+        let request = |dataset| TierRequest::Verified { dataset, good: good.clone() };
         self.request_briefly("verify", request).map(|_| ())
     }
 
@@ -409,7 +409,7 @@ impl TierClient {
     /// # Errors
     /// The daemon is gone.
     pub fn source_differs(&self, source: usize) -> Result<(), TierError> {
-        let request = |data_set| TierRequest::SourceDiffers { data_set, source };
+        let request = |dataset| TierRequest::SourceDiffers { dataset, source };
         self.request("drop copies", request).map(|_| ())
     }
 
@@ -500,7 +500,7 @@ fn attach_once(
             found: format!("{} levels, {} chunks", storages.len(), told.chunks),
         });
     }
-    let (id, levels, copied_chunks) = (told.data_set, told.levels, told.copied_chunks);
+    let (id, levels, copied_chunks) = (told.dataset, told.levels, told.copied_chunks);
     let attached = Attached { id, table, claims, levels, storages, directories, places, copied_chunks };
     Ok((connection, attached, told.warnings))
 }

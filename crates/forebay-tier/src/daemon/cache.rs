@@ -14,7 +14,7 @@ use forebay_types::{ChunkId, Pieces};
 use crate::copy::offer::Copied;
 use crate::daemon::file_store::RootId;
 use crate::daemon::level::{DaemonLevel, LevelParts};
-use crate::daemon::protocol::{DataSetId, LevelUsage, SourceUsage};
+use crate::daemon::protocol::{DatasetId, LevelUsage, SourceUsage};
 use crate::daemon::replay::{FoundCopy, FoundSource};
 use crate::daemon::sums::Sums;
 use crate::error::TierError;
@@ -29,8 +29,8 @@ pub struct Cache {
     boot: u128,
     pub(super) levels: Vec<DaemonLevel>,
     pub(super) sources: HashMap<SourceKey, SourceCopies>,
-    data_sets: BTreeMap<DataSetId, DataSet>,
-    next_data_set: u64,
+    datasets: BTreeMap<DatasetId, CachedDataset>,
+    next_dataset: u64,
     /// Slots that chunks were given and nothing is published in: of each chunk, by level. Clients
     /// may write to them at any time, also those of a daemon that died, and write nothing but the
     /// chunk.
@@ -78,7 +78,7 @@ impl CopyState {
 }
 
 /// A dataset that clients are attached to.
-pub(super) struct DataSet {
+pub(super) struct CachedDataset {
     sources: Vec<Source>,
     keys: Arc<HashSet<SourceKey>>,
     /// First chunk of each source, and at the end the number of chunks.
@@ -91,7 +91,7 @@ pub(super) struct DataSet {
     clients: u32,
 }
 
-impl DataSet {
+impl CachedDataset {
     pub(super) fn chunks(&self) -> u64 {
         self.first_chunks[self.first_chunks.len() - 1]
     }
@@ -114,7 +114,7 @@ impl DataSet {
 
 /// What a client is told when it attaches.
 pub(super) struct Joined {
-    pub(super) data_set: DataSetId,
+    pub(super) dataset: DatasetId,
     /// Slots that the dataset may fill, of each level.
     pub(super) slots: [u64; MAX_LEVELS],
     /// Chunks that have a copy.
@@ -129,9 +129,9 @@ impl Cache {
             boot,
             levels: Vec::new(),
             sources: HashMap::new(),
-            data_sets: BTreeMap::new(),
+            datasets: BTreeMap::new(),
             // `RandomState` is the standard library's source of randomness.
-            next_data_set: RandomState::new().build_hasher().finish(),
+            next_dataset: RandomState::new().build_hasher().finish(),
             pending: HashMap::new(),
             roots: HashMap::new(),
             next_root: 0,
@@ -187,8 +187,7 @@ impl Cache {
             return Ok(self.levels.len() as u8);
         }
         let is_used = |number: &u8| {
-            wanted.contains(number)
-                || self.data_sets.values().any(|data_set| data_set.levels.contains(number))
+            wanted.contains(number) || self.datasets.values().any(|dataset| dataset.levels.contains(number))
         };
         (0..MAX_LEVELS as u8).find(|number| !is_used(number)).ok_or_else(|| TierError::Tier {
             tier: name.to_owned(),
@@ -244,31 +243,31 @@ impl Cache {
     }
 
     /// A dataset's table and claims.
-    pub(super) fn data_set(&self, id: DataSetId) -> Option<&DataSet> {
-        self.data_sets.get(&id)
+    pub(super) fn dataset(&self, id: DatasetId) -> Option<&CachedDataset> {
+        self.datasets.get(&id)
     }
 
     /// A client uses a dataset, with copies on these levels, the nearest first.
     pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Joined, TierError> {
         let existing =
-            self.data_sets.iter().find(|(_, known)| known.sources == sources && known.levels == levels);
+            self.datasets.iter().find(|(_, known)| known.sources == sources && known.levels == levels);
         let id = match existing {
             Some((id, _)) => *id,
-            None => self.new_data_set(sources, levels)?,
+            None => self.new_dataset(sources, levels)?,
         };
         Ok(self.join(id).expect("it is known"))
     }
 
     /// A client uses a dataset that others use; `None` if none does.
-    pub(super) fn join(&mut self, id: DataSetId) -> Option<Joined> {
-        let data_set = self.data_sets.get_mut(&id)?;
-        data_set.clients += 1;
-        let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != ChunkEntry::Absent;
-        let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
-        Some(Joined { data_set: id, slots: data_set.slots, copied_chunks })
+    pub(super) fn join(&mut self, id: DatasetId) -> Option<Joined> {
+        let dataset = self.datasets.get_mut(&id)?;
+        dataset.clients += 1;
+        let is_copied = |chunk: &u64| dataset.table.get(ChunkId(*chunk)) != ChunkEntry::Absent;
+        let copied_chunks = (0..dataset.chunks()).filter(is_copied).count() as u64;
+        Some(Joined { dataset: id, slots: dataset.slots, copied_chunks })
     }
 
-    fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {
+    fn new_dataset(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DatasetId, TierError> {
         let mut first_chunks = vec![0];
         for source in &sources {
             let next: u64 = first_chunks[first_chunks.len() - 1];
@@ -296,24 +295,24 @@ impl Cache {
             }
         }
         let slots = self.slots_for(&keys, chunks, levels);
-        let id = DataSetId(self.next_data_set);
-        self.next_data_set = self.next_data_set.wrapping_add(1);
-        let data_set =
-            DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 0 };
-        for (source, first) in data_set.sources.iter().zip(&data_set.first_chunks) {
+        let id = DatasetId(self.next_dataset);
+        self.next_dataset = self.next_dataset.wrapping_add(1);
+        let dataset =
+            CachedDataset { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 0 };
+        for (source, first) in dataset.sources.iter().zip(&dataset.first_chunks) {
             let copies = &self.sources[&source.key].copies;
             // The nearest level last: it counts.
             for level in levels.iter().rev() {
                 let here = copies.iter().filter(|((chunk, on), _)| on == level && *chunk < source.chunks);
                 for ((chunk, _), copy) in here {
-                    data_set.table.set(ChunkId(first + chunk), copy.entry());
+                    dataset.table.set(ChunkId(first + chunk), copy.entry());
                 }
             }
         }
         for (number, level) in self.levels.iter().enumerate() {
-            data_set.table.set_level(number as u8, level.state);
+            dataset.table.set_level(number as u8, level.state);
         }
-        self.data_sets.insert(id, data_set);
+        self.datasets.insert(id, dataset);
         Ok(id)
     }
 
@@ -325,7 +324,7 @@ impl Cache {
         for number in levels {
             let level = usize::from(*number);
             let others: u64 = self
-                .data_sets
+                .datasets
                 .values()
                 .filter(|other| other.keys.is_disjoint(keys))
                 .map(|other| other.slots[level])
@@ -338,15 +337,15 @@ impl Cache {
     }
 
     /// A client no longer uses a dataset. It may have left claims behind.
-    pub(super) fn detach(&mut self, id: DataSetId) {
-        let Some(data_set) = self.data_sets.get_mut(&id) else { return };
-        data_set.table.claims().clear();
-        data_set.clients -= 1;
-        if data_set.clients > 0 {
+    pub(super) fn detach(&mut self, id: DatasetId) {
+        let Some(dataset) = self.datasets.get_mut(&id) else { return };
+        dataset.table.claims().clear();
+        dataset.clients -= 1;
+        if dataset.clients > 0 {
             return;
         }
-        let data_set = self.data_sets.remove(&id).expect("it was just found");
-        for key in &*data_set.keys {
+        let dataset = self.datasets.remove(&id).expect("it was just found");
+        for key in &*dataset.keys {
             let source = self.sources.get_mut(key).expect("sources of a dataset are known");
             source.users -= 1;
             source.about.used_unix_s = unix_s();
@@ -359,30 +358,30 @@ impl Cache {
     /// Whether any client uses a dataset.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        !self.data_sets.is_empty()
+        !self.datasets.is_empty()
     }
 
     /// Finds a slot for each chunk in its level; `None` where there is no room.
-    pub(super) fn place(&mut self, id: DataSetId, wanted: &[(ChunkId, u8)]) -> Vec<Option<SlotId>> {
+    pub(super) fn place(&mut self, id: DatasetId, wanted: &[(ChunkId, u8)]) -> Vec<Option<SlotId>> {
         let place = |(chunk, level): &(ChunkId, u8)| self.place_one(id, *chunk, *level);
         wanted.iter().map(place).collect()
     }
 
-    fn place_one(&mut self, id: DataSetId, chunk: ChunkId, level: u8) -> Option<SlotId> {
-        let data_set = self.data_sets.get(&id)?;
-        let (key, chunk) = data_set.chunk_of(chunk)?;
-        if let Some(copy) = self.sources[&key].copy(chunk, &data_set.levels) {
+    fn place_one(&mut self, id: DatasetId, chunk: ChunkId, level: u8) -> Option<SlotId> {
+        let dataset = self.datasets.get(&id)?;
+        let (key, chunk) = dataset.chunk_of(chunk)?;
+        if let Some(copy) = self.sources[&key].copy(chunk, &dataset.levels) {
             return (!copy.is_unverified).then_some(copy.at);
         }
         let is_pending = |level: &u8| self.pending.get(&(key, chunk, *level));
-        if let Some(at) = data_set.levels.iter().find_map(is_pending) {
+        if let Some(at) = dataset.levels.iter().find_map(is_pending) {
             return Some(*at);
         }
         // A level may fill by chance before the others do.
-        let others = data_set.levels.iter().filter(|other| **other != level);
+        let others = dataset.levels.iter().filter(|other| **other != level);
         let levels: Vec<u8> =
-            data_set.levels.iter().filter(|own| **own == level).chain(others).copied().collect();
-        let keys = Arc::clone(&data_set.keys);
+            dataset.levels.iter().filter(|own| **own == level).chain(others).copied().collect();
+        let keys = Arc::clone(&dataset.keys);
         let at = levels.into_iter().find_map(|level| self.place_on(level, &keys, key, chunk))?;
         self.pending.insert((key, chunk, at.level), at);
         Some(at)
@@ -426,14 +425,14 @@ impl Cache {
     }
 
     /// Logs and publishes copies; those that are not what was placed are passed over.
-    pub(super) fn publish(&mut self, id: DataSetId, copied: &[Copied]) {
+    pub(super) fn publish(&mut self, id: DatasetId, copied: &[Copied]) {
         for copy in copied {
             self.publish_one(id, copy);
         }
     }
 
-    fn publish_one(&mut self, id: DataSetId, copied: &Copied) -> Option<()> {
-        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(copied.chunk)?;
+    fn publish_one(&mut self, id: DatasetId, copied: &Copied) -> Option<()> {
+        let (key, chunk) = self.datasets.get(&id)?.chunk_of(copied.chunk)?;
         let at = copied.at;
         let source = self.sources.get_mut(&key)?;
         let known = source.copies.get(&(chunk, at.level));
@@ -466,20 +465,20 @@ impl Cache {
     }
 
     /// What must be compared before the copy of a chunk is used.
-    pub(super) fn sums(&self, id: DataSetId, chunk: ChunkId) -> Option<(SlotId, Vec<PieceSum>)> {
-        let data_set = self.data_sets.get(&id)?;
-        let (key, chunk) = data_set.chunk_of(chunk)?;
-        let copy = self.sources.get(&key)?.copy(chunk, &data_set.levels)?;
+    pub(super) fn sums(&self, id: DatasetId, chunk: ChunkId) -> Option<(SlotId, Vec<PieceSum>)> {
+        let dataset = self.datasets.get(&id)?;
+        let (key, chunk) = dataset.chunk_of(chunk)?;
+        let copy = self.sources.get(&key)?.copy(chunk, &dataset.levels)?;
         copy.is_unverified.then(|| (copy.at, copy.sums.as_ref().map_or_else(Vec::new, Sums::to_vec)))
     }
 
     /// A client compared the pieces of an unverified chunk: these are right. Where none is, the
     /// copy is forgotten.
-    pub(super) fn verified(&mut self, id: DataSetId, chunk: ChunkId, good: Pieces) -> Option<()> {
-        let data_set = self.data_sets.get(&id)?;
-        let (key, chunk) = data_set.chunk_of(chunk)?;
+    pub(super) fn verified(&mut self, id: DatasetId, chunk: ChunkId, good: Pieces) -> Option<()> {
+        let dataset = self.datasets.get(&id)?;
+        let (key, chunk) = dataset.chunk_of(chunk)?;
         let source = self.sources.get_mut(&key)?;
-        let number = source.copy(chunk, &data_set.levels)?.at.level;
+        let number = source.copy(chunk, &dataset.levels)?.at.level;
         let copy = source.copies.get_mut(&(chunk, number))?;
         if !std::mem::take(&mut copy.is_unverified) {
             return None;
@@ -503,8 +502,8 @@ impl Cache {
     }
 
     /// A client found that the copies of a source of its dataset are not the source's bytes.
-    pub(super) fn source_differs(&mut self, id: DataSetId, number: usize) -> Option<()> {
-        let key = self.data_sets.get(&id)?.sources.get(number)?.key;
+    pub(super) fn source_differs(&mut self, id: DatasetId, number: usize) -> Option<()> {
+        let key = self.datasets.get(&id)?.sources.get(number)?.key;
         for level in 0..self.levels.len() as u8 {
             self.drop_copies(&key, level);
         }
@@ -586,17 +585,17 @@ impl Cache {
     }
 
     fn publish_entry(&self, key: SourceKey, chunk: u64) {
-        for data_set in self.data_sets.values().filter(|data_set| data_set.keys.contains(&key)) {
-            let copy = self.sources.get(&key).and_then(|source| source.copy(chunk, &data_set.levels));
+        for dataset in self.datasets.values().filter(|dataset| dataset.keys.contains(&key)) {
+            let copy = self.sources.get(&key).and_then(|source| source.copy(chunk, &dataset.levels));
             let entry = copy.map_or(ChunkEntry::Absent, CopyState::entry);
-            data_set.numbers_of(key, chunk).for_each(|number| data_set.table.set(number, entry));
+            dataset.numbers_of(key, chunk).for_each(|number| dataset.table.set(number, entry));
         }
     }
 
     pub(super) fn publish_state(&self, level: u8) {
         let state = self.levels[usize::from(level)].state;
-        for data_set in self.data_sets.values() {
-            data_set.table.set_level(level, state);
+        for dataset in self.datasets.values() {
+            dataset.table.set_level(level, state);
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) const VERSION: u32 = 3;
 /// Number of a dataset that clients are attached to. Each daemon counts from a random number, so
 /// that of another daemon is unknown to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct DataSetId(pub u64);
+pub struct DatasetId(pub u64);
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,17 +37,17 @@ pub(crate) enum TierRequest {
     Attach { version: u32, tiers: Vec<TierSpec> },
     /// Use the dataset that another client is attached to, on its tiers. Descriptor: the client's
     /// pidfd.
-    Join { version: u32, data_set: DataSetId },
+    Join { version: u32, dataset: DatasetId },
     /// Find slots for chunks, each on its level.
-    Place { data_set: DataSetId, wanted: Vec<(u64, u8)> },
+    Place { dataset: DatasetId, wanted: Vec<(u64, u8)> },
     /// Publish copies that stand in their slots.
-    Publish { data_set: DataSetId, copied: Vec<CopiedMessage> },
+    Publish { dataset: DatasetId, copied: Vec<CopiedMessage> },
     /// Tell what must be compared before the copies of chunks are used.
-    Sums { data_set: DataSetId, chunks: Vec<u64> },
+    Sums { dataset: DatasetId, chunks: Vec<u64> },
     /// These pieces of unverified chunks are right.
-    Verified { data_set: DataSetId, good: Vec<(u64, u16)> },
+    Verified { dataset: DatasetId, good: Vec<(u64, u16)> },
     /// The copies of this source of a dataset are not its bytes.
-    SourceDiffers { data_set: DataSetId, source: usize },
+    SourceDiffers { dataset: DatasetId, source: usize },
     /// A level fails.
     LevelFailed { level: u8 },
     /// Begin a run, or join that with the same tiers and options. Descriptor: the client's pidfd.
@@ -125,7 +125,7 @@ pub(crate) type ChunkSums = (u64, (u8, u32, u16), Vec<PieceSum>);
 /// What a client needs to use a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attachment {
-    pub(crate) data_set: DataSetId,
+    pub(crate) dataset: DatasetId,
     pub(crate) chunks: u64,
     /// The tiers, in the order of the client that attached first.
     pub(crate) levels: Vec<AttachedLevel>,

@@ -18,7 +18,7 @@ use crate::copy::offer::Copied;
 use crate::daemon::cache::{Cache, Joined};
 use crate::daemon::level::LevelParts;
 use crate::daemon::protocol::{
-    AttachedLevel, Attachment, DataSetId, RunAction, TierReply, TierRequest, VERSION, from_memory, to_memory,
+    AttachedLevel, Attachment, DatasetId, RunAction, TierReply, TierRequest, VERSION, from_memory, to_memory,
 };
 use crate::daemon::run::Runs;
 use crate::error::TierError;
@@ -67,7 +67,7 @@ struct Tiers {
 /// What a client uses.
 #[derive(Default)]
 struct User {
-    data_sets: Vec<DataSetId>,
+    datasets: Vec<DatasetId>,
     runs: Vec<u32>,
 }
 
@@ -134,8 +134,8 @@ impl Service for Tiers {
 
     fn left(&mut self, client: ClientId) {
         let Some(user) = self.users.remove(&client) else { return };
-        for data_set in user.data_sets {
-            self.cache().detach(data_set);
+        for dataset in user.datasets {
+            self.cache().detach(dataset);
         }
         user.runs.into_iter().for_each(|run| self.runs.leave(run));
     }
@@ -173,43 +173,43 @@ impl Tiers {
                 let attached = self.cache().attach(sources, &numbers)?;
                 self.attached(client, &attached, warnings, pidfd, reply)?
             }
-            TierRequest::Join { version, data_set } => {
+            TierRequest::Join { version, dataset } => {
                 let [pidfd] = with(ATTACH, version, received, "a pidfd")?;
-                let joined = self.cache().join(data_set).ok_or_else(|| TierError::Protocol {
+                let joined = self.cache().join(dataset).ok_or_else(|| TierError::Protocol {
                     attempt: ATTACH,
                     expected: "a dataset that a client uses".into(),
-                    found: format!("number {}", data_set.0),
+                    found: format!("number {}", dataset.0),
                 })?;
                 self.attached(client, &joined, Vec::new(), pidfd, reply)?
             }
-            TierRequest::Place { data_set, wanted } => {
+            TierRequest::Place { dataset, wanted } => {
                 let wanted: Vec<_> =
                     wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
-                let placed = self.cache().place(data_set, &wanted);
+                let placed = self.cache().place(dataset, &wanted);
                 TierReply::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
             }
-            TierRequest::Publish { data_set, copied } => {
+            TierRequest::Publish { dataset, copied } => {
                 let copied: Vec<_> = copied.into_iter().map(Copied::from).collect();
-                self.cache().publish(data_set, &copied);
+                self.cache().publish(dataset, &copied);
                 TierReply::Done
             }
-            TierRequest::Sums { data_set, chunks } => {
+            TierRequest::Sums { dataset, chunks } => {
                 let cache = self.cache();
                 let sums = |chunk| {
-                    let (at, sums) = cache.sums(data_set, ChunkId(chunk))?;
+                    let (at, sums) = cache.sums(dataset, ChunkId(chunk))?;
                     Some((chunk, slot(at), sums))
                 };
                 TierReply::Sums { chunks: chunks.into_iter().filter_map(sums).collect() }
             }
-            TierRequest::Verified { data_set, good } => {
+            TierRequest::Verified { dataset, good } => {
                 let mut cache = self.cache();
                 for (chunk, good) in good {
-                    cache.verified(data_set, ChunkId(chunk), Pieces(good));
+                    cache.verified(dataset, ChunkId(chunk), Pieces(good));
                 }
                 TierReply::Done
             }
-            TierRequest::SourceDiffers { data_set, source } => {
-                self.cache().source_differs(data_set, source);
+            TierRequest::SourceDiffers { dataset, source } => {
+                self.cache().source_differs(dataset, source);
                 TierReply::Done
             }
             TierRequest::LevelFailed { level } => {
@@ -280,17 +280,17 @@ impl Tiers {
         pidfd: OwnedFd,
         reply: &mut Reply,
     ) -> Result<TierReply, TierError> {
-        self.users.entry(client).or_default().data_sets.push(attached.data_set);
+        self.users.entry(client).or_default().datasets.push(attached.dataset);
         reply.pidfd = Some(pidfd);
         let cache = self.cache();
-        let data_set = cache.data_set(attached.data_set).expect("it was just attached");
+        let dataset = cache.dataset(attached.dataset).expect("it was just attached");
         let duplicate = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(TierError::io("", "duplicate a descriptor of the tier daemon"))
         };
-        reply.fds.push(duplicate(data_set.table.descriptor())?);
-        reply.fds.push(duplicate(data_set.table.claims().descriptor())?);
+        reply.fds.push(duplicate(dataset.table.descriptor())?);
+        reply.fds.push(duplicate(dataset.table.claims().descriptor())?);
         let mut levels = Vec::new();
-        for level in &data_set.levels {
+        for level in &dataset.levels {
             let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
             reply.fds.push(duplicate(slabs.slabs.as_fd())?);
             levels.push(AttachedLevel {
@@ -301,8 +301,8 @@ impl Tiers {
             });
         }
         Ok(TierReply::Attached(Attachment {
-            data_set: attached.data_set,
-            chunks: data_set.chunks(),
+            dataset: attached.dataset,
+            chunks: dataset.chunks(),
             levels,
             copied_chunks: attached.copied_chunks,
             warnings,

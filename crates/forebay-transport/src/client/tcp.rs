@@ -17,7 +17,7 @@ use crate::client::connect::Target;
 use crate::client::fetcher::{Fetcher, Peer, Piece, Ticket};
 use crate::client::link::{Limits, Link};
 use crate::error::TransportError;
-use crate::message::auth::{Authenticator, DataSetDigest, Hello, Secret, StoreId};
+use crate::message::auth::{Authenticator, DatasetDigest, Hello, Secret, StoreId};
 
 /// Threads that connect at once: an address that does not answer holds one of them for 2 s.
 const CONNECT_THREADS: usize = 4;
@@ -43,7 +43,7 @@ pub struct FetcherOptions {
     /// The store.
     pub store: StoreId,
     /// Digest of its dataset; must be the same on all nodes.
-    pub data_set: DataSetDigest,
+    pub dataset: DatasetDigest,
     /// The nodes to fetch from; [`Peer`] is an index of this list.
     pub peers: Vec<PeerAddress>,
     /// Most requests in flight per peer.
@@ -62,14 +62,14 @@ impl FetcherOptions {
     pub fn new(
         rank: Rank,
         secret: Secret,
-        (store, data_set): (StoreId, DataSetDigest),
+        (store, dataset): (StoreId, DatasetDigest),
         peers: Vec<PeerAddress>,
     ) -> Self {
         Self {
             rank,
             secret,
             store,
-            data_set,
+            dataset,
             peers,
             max_in_flight: 16,
             checksum: true,
@@ -176,7 +176,7 @@ impl Shared {
                 rank: options.rank.0,
                 node: peer.node,
                 store: options.store,
-                data_set: options.data_set,
+                dataset: options.dataset,
                 checksum: options.checksum,
                 nonce: [0; 32],
             },

@@ -55,7 +55,7 @@ pub struct StoreId(pub u32);
 
 /// Digest of a dataset and of what decides where its samples are; equal on all nodes of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataSetDigest(pub [u8; 32]);
+pub struct DatasetDigest(pub [u8; 32]);
 
 /// The client's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) struct Hello {
     /// Index of the node that it means to reach.
     pub(crate) node: u32,
     pub(crate) store: StoreId,
-    pub(crate) data_set: DataSetDigest,
+    pub(crate) dataset: DatasetDigest,
     /// Whether answers carry a checksum.
     pub(crate) checksum: bool,
     pub(crate) nonce: Nonce,
@@ -75,7 +75,7 @@ impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
         let options = if self.checksum { 0 } else { WITHOUT_CHECKSUM };
         let numbers = [VERSION, options, self.rank, self.node, self.store.0].map(u32::to_le_bytes).concat();
-        let bytes = [&MAGIC[..], &numbers, &self.data_set.0, &self.nonce].concat();
+        let bytes = [&MAGIC[..], &numbers, &self.dataset.0, &self.nonce].concat();
         bytes.try_into().expect("the parts have this length")
     }
 
@@ -94,7 +94,7 @@ impl Hello {
             rank: number(16),
             node: number(20),
             store: StoreId(number(24)),
-            data_set: DataSetDigest(bytes[28..60].try_into().expect("32 bytes")),
+            dataset: DatasetDigest(bytes[28..60].try_into().expect("32 bytes")),
             nonce: bytes[60..].try_into().expect("32 bytes"),
         }))
     }
@@ -202,7 +202,7 @@ mod tests {
             rank: 3,
             node: 1,
             store: StoreId(2),
-            data_set: DataSetDigest([8; 32]),
+            dataset: DatasetDigest([8; 32]),
             checksum: true,
             nonce: [9; NONCE_BYTES],
         }
@@ -251,7 +251,7 @@ mod tests {
             Hello { rank: 0, ..hello() },
             Hello { node: 0, ..hello() },
             Hello { store: StoreId(0), ..hello() },
-            Hello { data_set: DataSetDigest([7; 32]), ..hello() },
+            Hello { dataset: DatasetDigest([7; 32]), ..hello() },
             Hello { checksum: false, ..hello() },
             Hello { nonce: [0; NONCE_BYTES], ..hello() },
         ] {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_verdict_is_read_back() {
         assert_eq!(parse_verdict(&verdict(Ok(1 << 40))), Ok(Ok(1 << 40)));
-        assert_eq!(parse_verdict(&verdict(Err(Refusal::DataSet))), Ok(Err(Refusal::DataSet)));
+        assert_eq!(parse_verdict(&verdict(Err(Refusal::Dataset))), Ok(Err(Refusal::Dataset)));
         let mut unknown = verdict(Ok(0));
         unknown[0] = 77;
         assert_eq!(parse_verdict(&unknown), Err(77));

@@ -15,7 +15,7 @@ pub enum Refusal {
     /// The node exports no share of this store.
     Store,
     /// The share was made from another dataset.
-    DataSet,
+    Dataset,
     /// The server has its maximum number of connections.
     Connections,
     /// The hello asks for something that this version does not know.
@@ -39,7 +39,7 @@ impl Refusal {
         Self::Secret,
         Self::Node,
         Self::Store,
-        Self::DataSet,
+        Self::Dataset,
         Self::Connections,
         Self::Option,
         Self::Count,
@@ -67,7 +67,7 @@ impl fmt::Display for Refusal {
             Self::Secret => "this process does not know the secret of its job",
             Self::Node => "another node of the job listens at this address",
             Self::Store => "it exports no share of this store",
-            Self::DataSet => "its share was made from another dataset",
+            Self::Dataset => "its share was made from another dataset",
             Self::Connections => "it has its maximum number of connections",
             Self::Option => "it does not know an option of this connection",
             Self::Count => "the number of entries is 0 or too large",

@@ -297,8 +297,8 @@ fn admit(node: &Arc<ServingNode>, hello: &Hello) -> Result<(Arc<Exported>, Admis
         return Err(Refusal::Node);
     }
     let exported = node.share(hello.store).ok_or(Refusal::Store)?;
-    if exported.data_set != hello.data_set {
-        return Err(Refusal::DataSet);
+    if exported.dataset != hello.dataset {
+        return Err(Refusal::Dataset);
     }
     let admission = node.admit(&exported).ok_or(Refusal::Connections)?;
     Ok((exported, admission))

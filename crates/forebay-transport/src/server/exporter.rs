@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use forebay_host::{ThreadError, allow_open_files, fork};
 
 use crate::error::TransportError;
-use crate::message::auth::{Authenticator, DataSetDigest, Secret, StoreId};
+use crate::message::auth::{Authenticator, DatasetDigest, Secret, StoreId};
 use crate::server::registry::ServingNode;
 use crate::server::share::Share;
 use crate::server::worker::{Inbox, Worker};
@@ -110,15 +110,15 @@ impl Exporter {
         self.address
     }
 
-    /// Exports the share of a store; `data_set` must be the same on all nodes.
+    /// Exports the share of a store; `dataset` must be the same on all nodes.
     pub fn export(
         &self,
         store: StoreId,
         share: Arc<dyn Share>,
-        data_set: DataSetDigest,
+        dataset: DatasetDigest,
     ) -> Result<(), TransportError> {
         tracing::debug!(store = store.0, bytes = share.bytes(), "exporting a share");
-        let added = self.node.add(store, share, data_set);
+        let added = self.node.add(store, share, dataset);
         let twice = || TransportError::usage(format!("store {} is exported twice by this node", store.0));
         added.then_some(()).ok_or_else(twice)
     }

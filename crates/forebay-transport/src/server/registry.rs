@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::message::auth::{Authenticator, DataSetDigest, StoreId};
+use crate::message::auth::{Authenticator, DatasetDigest, StoreId};
 use crate::server::share::Share;
 
 /// An exported share.
 pub(crate) struct Exported {
     pub(crate) share: Arc<dyn Share>,
-    pub(crate) data_set: DataSetDigest,
+    pub(crate) dataset: DatasetDigest,
     /// Its connections are to be closed.
     pub(crate) withdrawn: AtomicBool,
     /// Authenticated connections to it.
@@ -53,12 +53,12 @@ impl ServingNode {
     }
 
     /// Adds a share; `false` if the store has one.
-    pub(crate) fn add(&self, store: StoreId, share: Arc<dyn Share>, data_set: DataSetDigest) -> bool {
+    pub(crate) fn add(&self, store: StoreId, share: Arc<dyn Share>, dataset: DatasetDigest) -> bool {
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         let free = !shares.contains_key(&store);
         if free {
             let exported =
-                Exported { share, data_set, withdrawn: AtomicBool::new(false), clients: AtomicUsize::new(0) };
+                Exported { share, dataset, withdrawn: AtomicBool::new(false), clients: AtomicUsize::new(0) };
             shares.insert(store, Arc::new(exported));
         }
         free
@@ -123,7 +123,7 @@ mod tests {
         let authenticator = Authenticator::new(&Secret::new([1; 32]));
         let node = Arc::new(ServingNode::new(0, authenticator, MAX_CONNECTIONS, 1));
         let share = Arc::new(vec![1_u8; 10]);
-        let data_set = DataSetDigest([0; 32]);
+        let dataset = DatasetDigest([0; 32]);
         let admitted = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for thread in 0..6_usize {
@@ -132,7 +132,7 @@ mod tests {
                     for round in 0..2000 {
                         let store = STORES[(thread + round) % 2];
                         if thread == 0 {
-                            node.add(store, Arc::clone(share) as Arc<dyn Share>, data_set);
+                            node.add(store, Arc::clone(share) as Arc<dyn Share>, dataset);
                             node.remove(STORES[round % 2]);
                             continue;
                         }

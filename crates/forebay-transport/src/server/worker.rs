@@ -256,7 +256,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::message::auth::{Authenticator, DataSetDigest, Hello, Secret, StoreId};
+    use crate::message::auth::{Authenticator, DatasetDigest, Hello, Secret, StoreId};
     use crate::message::request::{RequestEntry, put};
     use crate::socket::{receive_bytes, send_bytes};
 
@@ -296,8 +296,8 @@ mod tests {
     fn rounds(turn_bytes: usize, count: usize) -> Vec<u64> {
         let authenticator = Authenticator::new(&Secret::new([1; 32]));
         let node = Arc::new(ServingNode::new(0, authenticator.clone(), 16, turn_bytes));
-        let data_set = DataSetDigest([2; 32]);
-        assert!(node.add(StoreId(0), Arc::new(vec![0; HEAVY_BYTES as usize]), data_set));
+        let dataset = DatasetDigest([2; 32]);
+        assert!(node.add(StoreId(0), Arc::new(vec![0; HEAVY_BYTES as usize]), dataset));
         let inbox = Arc::new(Inbox::new().unwrap());
         let mut worker = Worker::new(node, inbox, None).unwrap();
         let mut parts = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
                 socket.set_nonblocking(true).unwrap();
             }
             worker.adopt(theirs.into()).unwrap();
-            let hello = Hello { rank, node: 0, store: StoreId(0), data_set, checksum: false, nonce: [3; 32] };
+            let hello = Hello { rank, node: 0, store: StoreId(0), dataset, checksum: false, nonce: [3; 32] };
             send_bytes(&ours, &hello.encode()).unwrap();
             worker.round(Some(Duration::ZERO), &mut parts);
             let mut challenge = [0; crate::message::auth::CHALLENGE_BYTES];

@@ -211,7 +211,7 @@ fn what_one_mount_writes_another_one_that_has_it_cached_reads() {
 }
 
 #[test]
-fn operations_that_no_data_set_needs_are_refused_and_holes_read_as_zeros() {
+fn operations_that_no_dataset_needs_are_refused_and_holes_read_as_zeros() {
     use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom};
     use rustix::io::Errno;
 

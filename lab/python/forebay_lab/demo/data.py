@@ -60,7 +60,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class DataSet:
+class DemoDataset:
     """A dataset on disk."""
 
     directory: Path
@@ -159,7 +159,7 @@ def render(images: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.repeat(grey.astype(np.uint8), CHANNELS, axis=1)
 
 
-def prepare(directory: Path, spec: Spec, progress: Callable[[int, int], None]) -> DataSet:
+def prepare(directory: Path, spec: Spec, progress: Callable[[int, int], None]) -> DemoDataset:
     """Find the dataset in `directory`, or make it.
 
     Parameters
@@ -204,8 +204,8 @@ def prepare(directory: Path, spec: Spec, progress: Callable[[int, int], None]) -
     return _found(directory, spec, made=True)
 
 
-def _found(directory: Path, spec: Spec, *, made: bool) -> DataSet:
-    dataset = DataSet(directory, spec.samples, made)
+def _found(directory: Path, spec: Spec, *, made: bool) -> DemoDataset:
+    dataset = DemoDataset(directory, spec.samples, made)
     with np.load(dataset.held_out) as held_out:
         count = len(held_out["label"])
     return replace(dataset, file_bytes=dataset.file.stat().st_size, held_out_samples=count)

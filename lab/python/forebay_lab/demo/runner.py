@@ -13,7 +13,7 @@ from pathlib import Path
 from forebay._core import ForebayError, OptionError
 from forebay_lab import report, write_page
 from forebay_lab.demo import results, storage
-from forebay_lab.demo.data import DataSet, DemoError, Spec, prepare
+from forebay_lab.demo.data import DemoDataset, DemoError, Spec, prepare
 from forebay_lab.ranks import launch
 from forebay_lab.report import demo as report_demo
 
@@ -140,7 +140,7 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path, choice: storage.Choi
 def _run(
     program: list[str],
     run: Run,
-    dataset: DataSet,
+    dataset: DemoDataset,
     place: storage.Storage,
     batch_size: int,
     ranks: int,

@@ -26,7 +26,7 @@ from forebay_lab.scratch import remove_leftovers, scratch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_lab.demo.data import DataSet
+    from forebay_lab.demo.data import DemoDataset
 
 PRESET = "nfs"
 """One server behind 10 Gb/s Ethernet: what most labs have."""
@@ -109,7 +109,7 @@ def choose(preset: str | None, emulate: bool) -> Choice:
 
 
 @contextlib.contextmanager
-def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
+def opened(dataset: DemoDataset, choice: Choice) -> Iterator[Storage]:
     """Yield the storage of the ranks; nothing stays mounted after the block.
 
     Raises
@@ -135,7 +135,7 @@ def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
 class Disk:
     """The dataset where it is."""
 
-    dataset: DataSet
+    dataset: DemoDataset
     reason: str
 
     @property
@@ -165,7 +165,7 @@ class Disk:
 class Emulated:
     """The dataset behind the emulator, as the only node of it that is ours."""
 
-    dataset: DataSet
+    dataset: DemoDataset
     directory: Path
     cache: Path
     server: pfs.Server
@@ -215,7 +215,7 @@ class Emulated:
         }
 
 
-def _mount(dataset: DataSet, preset: str, stack: contextlib.ExitStack) -> Emulated:
+def _mount(dataset: DemoDataset, preset: str, stack: contextlib.ExitStack) -> Emulated:
     directory = stack.enter_context(scratch(PREFIX))
     with launch.held_interrupts():
         node, cache = directory / "node", directory / "cache"

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::store::daemon::error::StoreDaemonError;
 use crate::store::daemon::messages::{
-    DataSet, StoreAction, StoreReply, StoreRequest, VERSION, check_share, chunks_to_memory,
+    SharedDataset, StoreAction, StoreReply, StoreRequest, VERSION, check_share, chunks_to_memory,
 };
 use crate::store::daemon::{ANSWER_WITHIN, FREE_WITHIN, socket_path};
 
@@ -66,12 +66,12 @@ impl StoreConnection {
     /// The kept share of a dataset, and the memory of unused shares of others \[bytes\].
     pub(crate) fn find(
         &self,
-        data_set: &DataSet,
+        dataset: &SharedDataset,
         stop: Stop<'_>,
     ) -> Result<(Option<FoundShare>, u64), StoreDaemonError> {
         let attempt = "find a share";
         let pidfd = own_pidfd().map_err(StoreDaemonError::host(attempt))?;
-        let action = StoreAction::Find { data_set: data_set.clone() };
+        let action = StoreAction::Find { dataset: dataset.clone() };
         let (answer, fds) = self.ask(attempt, &action, &[pidfd.as_fd()], ANSWER_WITHIN, stop)?;
         let StoreReply::Found { is_kept, is_shared, unused_bytes } = answer else {
             return Err(unexpected(attempt, &answer));
@@ -93,7 +93,7 @@ impl StoreConnection {
     /// \[bytes\].
     pub(crate) fn keep(
         &self,
-        data_set: &DataSet,
+        dataset: &SharedDataset,
         (node, nodes): (u32, u32),
         memory: BorrowedFd<'_>,
         chunks: &[u64],
@@ -102,7 +102,7 @@ impl StoreConnection {
     ) -> Result<Option<u64>, StoreDaemonError> {
         let attempt = "keep a share";
         let list = chunks_to_memory(chunks).map_err(StoreDaemonError::host(attempt))?;
-        let action = StoreAction::Keep { data_set: data_set.clone(), node, nodes };
+        let action = StoreAction::Keep { dataset: dataset.clone(), node, nodes };
         match self.ask(attempt, &action, &[memory, list.as_fd()], freeing(frees_bytes), stop)?.0 {
             StoreReply::Kept { is_kept: true, .. } => Ok(None),
             StoreReply::Kept { room_bytes, .. } => Ok(Some(room_bytes)),

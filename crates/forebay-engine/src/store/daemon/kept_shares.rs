@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 
 use forebay_host::ClientId;
 
-use crate::store::daemon::messages::DataSet;
+use crate::store::daemon::messages::SharedDataset;
 
 /// A share that is kept; `M` is its memory.
 #[derive(Debug)]
 pub(super) struct KeptShare<M> {
-    pub(super) data_set: DataSet,
+    pub(super) dataset: SharedDataset,
     pub(super) bytes: u64,
     pub(super) memory: M,
     pub(super) users: BTreeSet<ClientId>,
@@ -64,8 +64,8 @@ impl<M> KeptShares<M> {
     }
 
     /// The newest share of a dataset, which `client` uses from now on instead of any other.
-    pub(super) fn find(&mut self, data_set: &DataSet, client: ClientId) -> Option<&KeptShare<M>> {
-        let of_version = |share: &&KeptShare<M>| share.data_set.version == data_set.version;
+    pub(super) fn find(&mut self, dataset: &SharedDataset, client: ClientId) -> Option<&KeptShare<M>> {
+        let of_version = |share: &&KeptShare<M>| share.dataset.version == dataset.version;
         let newest = self.shares.iter().filter(of_version).map(|share| share.came).max();
         // Before it releases another one, which might drop this one.
         let used = self.tick();
@@ -74,7 +74,7 @@ impl<M> KeptShares<M> {
             share.users.insert(client);
         }
         self.release_but(newest, client, false);
-        self.shares.retain(|share| !(share.users.is_empty() && share.data_set.is_other_state_of(data_set)));
+        self.shares.retain(|share| !(share.users.is_empty() && share.dataset.is_other_state_of(dataset)));
         self.shares.iter().find(|share| Some(share.came) == newest)
     }
 
@@ -82,7 +82,7 @@ impl<M> KeptShares<M> {
     /// room that there is \[bytes\].
     pub(super) fn keep(
         &mut self,
-        data_set: DataSet,
+        dataset: SharedDataset,
         bytes: u64,
         memory: M,
         client: ClientId,
@@ -96,7 +96,7 @@ impl<M> KeptShares<M> {
         self.release(client, false);
         let (used, came) = (self.tick(), self.tick());
         let users = BTreeSet::from([client]);
-        self.shares.push(KeptShare { data_set, bytes, memory, users, used, came });
+        self.shares.push(KeptShare { dataset, bytes, memory, users, used, came });
         self.drop_superseded();
         while self.held_bytes() > self.limit_bytes && self.drop_oldest().is_some() {}
         Ok(())
@@ -154,12 +154,12 @@ impl<M> KeptShares<M> {
 
     /// Drops unused shares for which there is a newer one.
     fn drop_superseded(&mut self) {
-        let all: Vec<(DataSet, u64)> =
-            self.shares.iter().map(|share| (share.data_set.clone(), share.came)).collect();
+        let all: Vec<(SharedDataset, u64)> =
+            self.shares.iter().map(|share| (share.dataset.clone(), share.came)).collect();
         self.shares.retain(|share| {
-            let is_newer = |(other, came): &(DataSet, u64)| {
-                let is_same = other.version == share.data_set.version;
-                *came > share.came && (is_same || other.is_other_state_of(&share.data_set))
+            let is_newer = |(other, came): &(SharedDataset, u64)| {
+                let is_same = other.version == share.dataset.version;
+                *came > share.came && (is_same || other.is_other_state_of(&share.dataset))
             };
             !share.users.is_empty() || !all.iter().any(is_newer)
         });
@@ -174,9 +174,9 @@ mod tests {
 
     use super::*;
 
-    fn data_set(place: u8, version: u8) -> DataSet {
+    fn dataset(place: u8, version: u8) -> SharedDataset {
         let (place, state) = (place.to_string(), version.to_string());
-        DataSet { version: format!("{place}.{version}"), place, state, path: String::new() }
+        SharedDataset { version: format!("{place}.{version}"), place, state, path: String::new() }
     }
 
     fn kept(shares: &KeptShares<u32>) -> Vec<u32> {
@@ -189,12 +189,12 @@ mod tests {
     fn the_least_recently_used_share_makes_room() {
         let mut shares = KeptShares::new(10);
         for number in 0..3 {
-            shares.keep(data_set(number, 0), 3, u32::from(number), u64::from(number)).unwrap();
+            shares.keep(dataset(number, 0), 3, u32::from(number), u64::from(number)).unwrap();
             shares.release(u64::from(number), false);
         }
-        assert!(shares.find(&data_set(0, 0), 7).is_some());
+        assert!(shares.find(&dataset(0, 0), 7).is_some());
         shares.release(7, false);
-        shares.keep(data_set(3, 0), 4, 3, 8).unwrap();
+        shares.keep(dataset(3, 0), 4, 3, 8).unwrap();
         assert_eq!(kept(&shares), [0, 2, 3]);
         assert_eq!(shares.make_room(1), 3);
         assert_eq!(kept(&shares), [0, 3]);
@@ -205,47 +205,47 @@ mod tests {
     #[test]
     fn a_share_that_finds_no_room_drops_none() {
         let mut shares = KeptShares::new(10);
-        shares.keep(data_set(0, 0), 6, 0, 0).unwrap();
-        shares.keep(data_set(1, 0), 3, 1, 1).unwrap();
+        shares.keep(dataset(0, 0), 6, 0, 0).unwrap();
+        shares.keep(dataset(1, 0), 3, 1, 1).unwrap();
         shares.release(1, false);
-        assert_eq!(shares.keep(data_set(2, 0), 5, 2, 2), Err(4));
+        assert_eq!(shares.keep(dataset(2, 0), 5, 2, 2), Err(4));
         assert_eq!(kept(&shares), [0, 1]);
         // The client's own share makes room for the next.
-        shares.keep(data_set(0, 0), 10, 2, 0).unwrap();
+        shares.keep(dataset(0, 0), 10, 2, 0).unwrap();
         assert_eq!(kept(&shares), [2]);
     }
 
     #[test]
     fn shares_of_files_that_changed_are_dropped_once_nobody_uses_them() {
         let mut shares = KeptShares::new(100);
-        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
-        assert!(shares.find(&data_set(0, 1), 1).is_none());
+        shares.keep(dataset(0, 0), 3, 0, 0).unwrap();
+        assert!(shares.find(&dataset(0, 1), 1).is_none());
         assert_eq!(kept(&shares), [0]);
-        shares.keep(data_set(0, 1), 3, 1, 1).unwrap();
+        shares.keep(dataset(0, 1), 3, 1, 1).unwrap();
         assert_eq!(shares.release(0, false), 3);
         assert_eq!(kept(&shares), [1]);
         shares.release(1, false);
-        assert!(shares.find(&data_set(0, 2), 2).is_none());
+        assert!(shares.find(&dataset(0, 2), 2).is_none());
         assert_eq!(kept(&shares), [0; 0]);
     }
 
     #[test]
     fn two_views_of_the_same_files_have_shares_of_their_own() {
         let mut shares = KeptShares::new(100);
-        let other = DataSet { version: "another database".into(), ..data_set(0, 0) };
-        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
+        let other = SharedDataset { version: "another database".into(), ..dataset(0, 0) };
+        shares.keep(dataset(0, 0), 3, 0, 0).unwrap();
         shares.keep(other.clone(), 3, 1, 1).unwrap();
         shares.release(0, false);
         shares.release(1, false);
         assert_eq!(shares.find(&other, 2).unwrap().memory, 1);
-        assert_eq!(shares.find(&data_set(0, 0), 2).unwrap().memory, 0);
+        assert_eq!(shares.find(&dataset(0, 0), 2).unwrap().memory, 0);
     }
 
     #[test]
     fn a_share_is_dropped_on_demand_only_by_its_last_user() {
         let mut shares = KeptShares::new(100);
-        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
-        shares.find(&data_set(0, 0), 1).unwrap();
+        shares.keep(dataset(0, 0), 3, 0, 0).unwrap();
+        shares.find(&dataset(0, 0), 1).unwrap();
         assert_eq!(shares.release(0, true), 0);
         assert_eq!(shares.release(1, true), 3);
         assert_eq!(kept(&shares), [0; 0]);
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn a_client_that_asks_again_gets_the_share_that_it_has() {
         let mut shares = KeptShares::new(100);
-        shares.keep(data_set(0, 0), 3, 0, 0).unwrap();
-        shares.keep(data_set(0, 0), 3, 1, 1).unwrap();
+        shares.keep(dataset(0, 0), 3, 0, 0).unwrap();
+        shares.keep(dataset(0, 0), 3, 1, 1).unwrap();
         // Without its client, the second one would be dropped now.
-        shares.keep(data_set(0, 1), 3, 2, 2).unwrap();
-        assert_eq!(shares.find(&data_set(0, 0), 1).unwrap().memory, 1);
+        shares.keep(dataset(0, 1), 3, 2, 2).unwrap();
+        assert_eq!(shares.find(&dataset(0, 0), 1).unwrap().memory, 1);
     }
 
     #[derive(Clone, Debug)]
@@ -291,9 +291,9 @@ mod tests {
                 let (before, held) = (kept(&shares), shares.held_bytes());
                 match operation {
                     Operation::Find(place, version, client) => {
-                        let wanted = data_set(place, version);
+                        let wanted = dataset(place, version);
                         let newest = before.iter().rev().find(|one| {
-                            shares.iter().any(|share| share.memory == **one && share.data_set == wanted)
+                            shares.iter().any(|share| share.memory == **one && share.dataset == wanted)
                         });
                         let newest = newest.copied();
                         let found = shares.find(&wanted, client).map(|share| share.memory);
@@ -302,7 +302,7 @@ mod tests {
                         prop_assert_eq!(found, newest);
                     }
                     Operation::Keep(place, version, bytes, client) => {
-                        match shares.keep(data_set(place, version), bytes, number, client) {
+                        match shares.keep(dataset(place, version), bytes, number, client) {
                             Ok(()) => {
                                 uses.insert(client, number);
                             }
@@ -334,7 +334,7 @@ mod tests {
                 }
                 for place in 0..3_u8 {
                     let unused = shares.iter().filter(|share| {
-                        share.users.is_empty() && share.data_set.place == place.to_string()
+                        share.users.is_empty() && share.dataset.place == place.to_string()
                     });
                     prop_assert!(unused.count() <= 1);
                 }

@@ -18,7 +18,7 @@ const MAX_CHUNKS: u64 = u32::MAX as u64;
 
 /// The dataset of a share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DataSet {
+pub(crate) struct SharedDataset {
     /// Digest of its files: their paths, sizes, times and inodes, what the format knows of them,
     /// and how they are cut into chunks.
     pub(crate) version: String,
@@ -30,7 +30,7 @@ pub(crate) struct DataSet {
     pub(crate) path: String,
 }
 
-impl DataSet {
+impl SharedDataset {
     /// Whether its files have changed since, or before, they were this other one.
     pub(super) fn is_other_state_of(&self, other: &Self) -> bool {
         self.place == other.place && self.state != other.state
@@ -57,10 +57,10 @@ pub(super) struct StoreRequestHead {
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(super) enum StoreAction {
     /// The share of a dataset; the client uses it from now on. With the client's pidfd.
-    Find { data_set: DataSet },
+    Find { dataset: SharedDataset },
     /// Keep a share, which the client uses from now on instead of the one it used. With its memory
     /// and its chunks.
-    Keep { data_set: DataSet, node: u32, nodes: u32 },
+    Keep { dataset: SharedDataset, node: u32, nodes: u32 },
     /// Drop unused shares until this much memory is free that is not now \[bytes\].
     MakeRoom { bytes: u64 },
     /// The client uses its share no more; with `drops`, nor will a later one.

@@ -26,7 +26,7 @@ mod server;
 pub(crate) use client::{FoundShare, StoreConnection};
 pub use client::{stop_store, store_status};
 pub use error::StoreDaemonError;
-pub(crate) use messages::{DataSet, share_bytes};
+pub(crate) use messages::{SharedDataset, share_bytes};
 pub use server::StoreDaemon;
 
 use std::time::Duration;

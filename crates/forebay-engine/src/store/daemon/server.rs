@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::store::daemon::error::StoreDaemonError;
 use crate::store::daemon::kept_shares::KeptShares;
 use crate::store::daemon::messages::{
-    DataSet, STOP, StoreAction, StoreReply, StoreRequestHead, VERSION, check_share,
+    STOP, SharedDataset, StoreAction, StoreReply, StoreRequestHead, VERSION, check_share,
 };
 use crate::store::daemon::socket_path;
 
@@ -156,13 +156,13 @@ impl Store {
         let count = packet.fds.len();
         let descriptors = |expected: &str| wrong(expected.into(), format!("{count} descriptors"));
         Ok(match action {
-            StoreAction::Find { data_set } => {
+            StoreAction::Find { dataset } => {
                 let [pidfd]: [OwnedFd; 1] = packet.fds.try_into().map_err(|_| descriptors("a pidfd"))?;
                 reply.pidfd = Some(pidfd);
                 self.pids.insert(id, caller.pid);
-                self.find(id, &data_set, &mut reply.fds)?
+                self.find(id, &dataset, &mut reply.fds)?
             }
-            StoreAction::Keep { data_set, node, nodes } => {
+            StoreAction::Keep { dataset, node, nodes } => {
                 let [share, chunk_list]: [OwnedFd; 2] =
                     packet.fds.try_into().map_err(|_| descriptors("memory and chunks"))?;
                 let chunks = check_share(&share, &chunk_list)
@@ -171,7 +171,7 @@ impl Store {
                 let now = SystemTime::now();
                 let memory = Memory { share, chunk_list, chunks, node, nodes, loaded: now, used: now };
                 self.pids.insert(id, caller.pid);
-                self.keep(id, data_set, memory)
+                self.keep(id, dataset, memory)
             }
             StoreAction::MakeRoom { bytes } => StoreReply::Freed { bytes: self.shares.make_room(bytes) },
             StoreAction::Release { drops } => StoreReply::Freed { bytes: self.release(id, drops) },
@@ -193,7 +193,7 @@ impl Store {
     fn find(
         &mut self,
         id: ClientId,
-        data_set: &DataSet,
+        dataset: &SharedDataset,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<StoreReply, StoreDaemonError> {
         self.used = Instant::now();
@@ -203,7 +203,7 @@ impl Store {
                 .map_err(StoreDaemonError::host("find a share"))
         };
         let (mut is_kept, mut is_shared) = (false, false);
-        if let Some(share) = self.shares.find(data_set, id) {
+        if let Some(share) = self.shares.find(dataset, id) {
             fds.push(duplicate(&share.memory.share)?);
             fds.push(duplicate(&share.memory.chunk_list)?);
             (is_kept, is_shared) = (true, share.users.len() > 1);
@@ -212,10 +212,10 @@ impl Store {
         Ok(StoreReply::Found { is_kept, is_shared, unused_bytes: self.shares.unused_bytes() })
     }
 
-    fn keep(&mut self, id: ClientId, data_set: DataSet, memory: Memory) -> StoreReply {
+    fn keep(&mut self, id: ClientId, dataset: SharedDataset, memory: Memory) -> StoreReply {
         self.used = Instant::now();
         let bytes = memory.chunks * CHUNK_BYTES;
-        match self.shares.keep(data_set, bytes, memory, id) {
+        match self.shares.keep(dataset, bytes, memory, id) {
             Ok(()) => StoreReply::Kept { is_kept: true, room_bytes: 0 },
             Err(room_bytes) => StoreReply::Kept { is_kept: false, room_bytes },
         }
@@ -243,8 +243,8 @@ impl Store {
             .iter()
             .map(|share| {
                 json!({
-                    "path": share.data_set.path,
-                    "data_set": share.data_set.version,
+                    "path": share.dataset.path,
+                    "dataset": share.dataset.version,
                     "node": share.memory.node,
                     "nodes": share.memory.nodes,
                     "chunks": share.memory.chunks,
