@@ -112,7 +112,7 @@ def test_a_limit_that_leaves_too_little_is_a_memory_error_that_names_it(path, li
 @pytest.mark.full
 def test_a_walk_that_needs_a_mapping_names_the_limit_that_forbids_it(tmp_path, strategy):
     container = write_lmdb(tmp_path / "records.lmdb", [record(number, 20_000) for number in range(2000)])
-    found = limited(container, 20, strategy=strategy, order="sequential", node_memory="9MiB")
+    found = limited(container, 32, strategy=strategy, order="sequential", node_memory="9MiB")
     assert "MemoryLimitError" in found["classes"], found
     assert "RLIMIT_AS" in found["message"]
     assert "ulimit -v" in found["hint"]
