@@ -126,7 +126,7 @@ def build() -> None:
 
 def programs() -> list[Path]:
     """Return the programs of Rust's tests, as the suite rust builds them."""
-    command = ["cargo", "test", "--workspace", "--lib", "--bins", "--tests", "--no-run", "--quiet"]
+    command = ["cargo", "test", "--workspace", "--tests", "--no-run", "--quiet"]
     command += [f"--profile={PROFILE}", "--message-format=json"]
     messages = map(json.loads, output(command, **instrumented()).splitlines())
     return [Path(path) for message in messages if (path := message.get("executable"))]

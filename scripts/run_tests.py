@@ -211,8 +211,9 @@ def main() -> int:
             f"--profile={options.profile}",
         ]
         if short:
-            # No documentation tests: each crate's takes seconds, whether it has any or not.
-            command += ["--lib", "--bins", "--tests"]
+            # No documentation tests: each crate's takes seconds, whether it has any or not. And no
+            # examples, and libraries without tests, such as the native modules.
+            command += ["--tests"]
         if options.long:
             command += ["--", "--include-ignored"]
         counts += rust("rust", command, environment)
