@@ -66,9 +66,11 @@ test-frameworks: build  ## the tests with torch, TensorFlow, JAX and DLIO, in .v
 test-gluster: build  ## the strategies on a real parallel file system, GlusterFS; skipped with its reason where it cannot run
 	PYTHON=$(abspath $(BIN)/python) tests/gluster/run.sh
 
-lint: build  ## rustfmt, clippy, ruff, mypy strict, stubtest
+# The fuzz targets are checked without libFuzzer, which needs a C++ compiler.
+lint: build  ## rustfmt, clippy, fuzz targets, ruff, mypy strict, stubtest
 	cargo fmt --all --check
 	cargo clippy $(PROFILE_OPTION) --workspace --all-targets -- -D warnings
+	CUSTOM_LIBFUZZER_PATH=target/none RUSTFLAGS='--cfg fuzzing' cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/mypy

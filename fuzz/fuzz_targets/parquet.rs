@@ -3,7 +3,7 @@
 
 mod located;
 
-use forebay_format::codec::{Codec, ParquetColumn, decode};
+use forebay_format::codec::{Codec, ParquetColumn, ParquetNulls, decode};
 use forebay_format::parquet::index_of_bytes;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,7 +20,8 @@ const COMPRESSIONS: [&str; 4] = ["UNCOMPRESSED", "SNAPPY", "ZSTD", "LZ4_RAW"];
 
 fuzz_target!(|data: &[u8]| {
     located::locate(data.len() as u64, index_of_bytes(data.to_vec()));
-    let Some((&choice, encoded)) = data.split_first() else { return };
+    let [choice, mode, encoded @ ..] = data else { return };
+    let (choice, mode) = (*choice, *mode);
     let (physical, item_bytes) = TYPES[usize::from(choice) % TYPES.len()];
     let column = ParquetColumn {
         physical: physical.to_owned(),
@@ -28,6 +29,12 @@ fuzz_target!(|data: &[u8]| {
         compression: COMPRESSIONS[usize::from(choice >> 3) % COMPRESSIONS.len()].to_owned(),
         definition: i16::from(choice >> 5 & 3),
         repetition: i16::from(choice >> 7),
+        always_compressed: mode & 1 != 0,
+        nulls: match mode >> 1 & 3 {
+            0 | 1 => ParquetNulls::None,
+            2 => ParquetNulls::Zeros,
+            _ => ParquetNulls::Mask(i16::from(mode >> 3 & 3)),
+        },
     };
     let _ = decode(&[Codec::Parquet(column)], encoded, &mut vec![0; usize::from(choice) * 16]);
 });

@@ -56,7 +56,7 @@ fn main() {
         write("lmdb", &format!("dialect-{number}"), &image.bytes);
     }
     let plain = |class, start, length| IndexEntry::Plain { class, start, length };
-    let tables: [(&str, Vec<IndexEntry>); 4] = [
+    let indexes: [(&str, Vec<IndexEntry>); 4] = [
         ("uniform", (0..300).map(|index| plain(1, (2 + index + index / 50) * 4096, 3073)).collect()),
         ("inline", (0..300).map(|index| plain(0, (1 << 20) - 200 * index, 150 + index % 30)).collect()),
         ("mixed", (0..300).map(|index| plain((index % 2) as u8, (2 + index) * 4096, 7 * index)).collect()),
@@ -67,7 +67,7 @@ fn main() {
             vec![plain(0, 8192, 9), IndexEntry::Exception(vec![part.clone(), part]), plain(1, 12288, 3)]
         }),
     ];
-    for (name, table) in tables {
+    for (name, table) in indexes {
         let bytes = table::sidecar(&table);
         let parts = table::Parts::of(&bytes).expect("a sound sidecar");
         write("sidecar", &format!("{name}-file"), &[&[1], &bytes[..]].concat());
