@@ -449,6 +449,7 @@ def test_tables_and_arrays_are_no_samples_of_a_folder(tmp_path, files, told):
     assert len(forebay.open(tmp_path / "d", format="folder")) == len(files)
 
 
+@pytest.mark.full
 def test_a_table_among_thousands_of_files_is_found(tmp_path):
     root = tmp_path / "d"
     for name in ("cat", "dog"):

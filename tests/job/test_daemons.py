@@ -297,6 +297,7 @@ def status_of(pid):
 @pytest.mark.parametrize(
     "command", [["echo"], ["forebay.tools.tiers"], ["forebay.tools.store", "1048576", "60"]]
 )
+@pytest.mark.full
 def test_a_daemon_keeps_nothing_of_the_job_that_starts_it(monkeypatch, short_path, command):
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -210,6 +210,7 @@ def test_a_loss_at_the_start_is_told(drill, victim):
 
 
 @pytest.mark.parametrize(("victim", "strategy"), LOSSES)
+@pytest.mark.full
 def test_a_loss_between_two_steps_is_told(drill, victim, strategy):
     one = drill({"strategy": strategy, "order": "sequential"})
     one.wait_for("walking", range(len(NODE_OF)))

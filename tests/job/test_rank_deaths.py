@@ -184,6 +184,7 @@ def test_the_last_of_many_deaths_is_survived(pool, records):
 
 
 @pytest.mark.parametrize("stopped", [0, 1, 2])
+@pytest.mark.full
 def test_a_rank_that_is_stopped_for_a_while_is_not_dead(pool, records, stopped):
     options = {**OPTIONS, "strategy": READERS, "node_memory": "8MiB"}
     ranks = pool.begin(3, work.rested, path=records, options=options, epochs=40)

@@ -75,6 +75,7 @@ def test_nodes_may_have_different_numbers_of_ranks(says):
 @nodes.needs_nodes
 @pytest.mark.mpi
 @pytest.mark.parametrize("launcher", ["mpi", "processes"])
+@pytest.mark.full
 def test_ranks_run_on_nodes_of_their_own(capsys, data, tmp_path, monkeypatch, launcher):
     own = tmp_path / "where.py"
     own.write_text(WHERE)

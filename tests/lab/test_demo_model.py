@@ -51,6 +51,7 @@ def test_the_gradient_is_the_slope_of_the_loss():
         assert (losses[1] - losses[0]) / 2e-2 == pytest.approx(float(gradient[number]), rel=0.05, abs=1e-3)
 
 
+@pytest.mark.full
 def test_the_model_learns_and_equal_batches_give_equal_bits(dataset: data.DemoDataset):
     losses = []
     for _ in range(2):

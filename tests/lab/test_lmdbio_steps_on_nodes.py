@@ -77,6 +77,7 @@ def record(path):
 
 
 @pytest.mark.parametrize("nodes", LAYOUTS)
+@pytest.mark.full
 def test_every_lmdbio_step_and_the_default_deliver_the_same_samples_on_any_nodes(pool, several, nodes):
     record(several)
     wanted = [*LMDBIO_STEPS, "forebay"]

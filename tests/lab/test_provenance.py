@@ -47,6 +47,7 @@ def open_raw(path, history):
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.full
 def test_a_declared_recipe_of_an_insertion_gives_every_offset(tmp_path, group):
     for seed in range(group * GROUP, (group + 1) * GROUP):
         history = histories.generate(seed)

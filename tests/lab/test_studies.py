@@ -113,6 +113,7 @@ def test_every_row_has_a_name_of_its_own_and_a_bar():
 
 
 @pytest.mark.parametrize("row", [row.name for row in ROWS])
+@pytest.mark.full
 def test_every_row_runs_on_small_data(scope: Scope, row: str):
     command = [sys.executable, str(ROOT / "lab/studies"), "core", row, "--json", "--tiny"]
     environment = os.environ | {"FOREBAY_BENCH_DIR": str(scope.directory)}

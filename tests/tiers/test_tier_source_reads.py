@@ -97,6 +97,7 @@ def test_two_jobs_at_once_read_the_data_once(pool, daemon, server, tmp_path):
 @pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.full
 def test_ranks_and_jobs_read_twice_only_what_they_count_as_uncopied(
     pool, daemon, server, tmp_path, order, jobs, direct
 ):
