@@ -10,8 +10,7 @@
 //! has shrunk. Pages lost within that second, or to an I/O error, read as zeros (`guard.rs`). A
 //! user of mapped bytes compares `faults` before and after, and discards its result if a fault
 //! came in between. A file that ends inside a page reads as zeros to the end of that page, without
-//! a fault: where [`Mappings::is_zero_before`] the end of a range, [`Mappings::is_whole`] says
-//! whether the file still has it.
+//! a fault: [`Mappings::is_cut_before`] says afterwards whether the file still has what was copied.
 
 use std::hint;
 use std::io;
@@ -187,15 +186,32 @@ impl Mappings {
         Ok(())
     }
 
-    /// Whether the byte before an offset of a mapping is zero.
-    pub fn is_zero_before(&self, shard: ShardId, end: u64) -> bool {
+    /// Whether a file now ends before one of these ends of ranges, whose bytes were used.
+    ///
+    /// What was cut off reads as zeros, so the size is asked for only where the last byte of a
+    /// range is zero, and once for neighbours of one file.
+    pub fn is_cut_before(&self, ends: impl IntoIterator<Item = (ShardId, u64)>) -> bool {
+        let mut whole = None;
+        for (shard, end) in ends {
+            if whole == Some(shard) || !self.is_zero_before(shard, end) {
+                continue;
+            }
+            if !self.is_whole(shard) {
+                return true;
+            }
+            whole = Some(shard);
+        }
+        false
+    }
+
+    fn is_zero_before(&self, shard: ShardId, end: u64) -> bool {
         let memory = self.shards.get(shard.0 as usize).and_then(|map| map.memory.as_ref());
         let byte = memory.and_then(|(_, memory)| memory.get(usize::try_from(end.checked_sub(1)?).ok()?));
         byte == Some(&0)
     }
 
     /// Asks for the present size; a file that is smaller than its mapping is remembered as lost.
-    pub fn is_whole(&self, shard: ShardId) -> bool {
+    fn is_whole(&self, shard: ShardId) -> bool {
         let Some(map) = self.shards.get(shard.0 as usize) else { return false };
         map.size_checked_ms.store(coarse_ms(), Ordering::Relaxed);
         let whole = self.io.present_bytes(shard).is_ok_and(|found| found >= self.io.files().bytes(shard));

@@ -344,24 +344,32 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_refused_with_what_says_how_to_read() {
-        let with = |order: &str, strategy: Value, store: Value| {
+    fn a_store_is_refused_with_what_says_how_to_read_and_left_out_if_an_administrator_asked_for_it() {
+        let of = |of_system: bool, order: &str, strategy: Value, store: Value| {
             options(|values| {
                 values["order"]["kind"] = order.into();
                 values["strategy"] = strategy;
                 values["store"] = store;
+                values["store_of_system"] = of_system.into();
             })
         };
+        let with = |order: &str, strategy: Value, store: Value| of(false, order, strategy, store);
         let auto = || json!({"size": "auto"});
         assert_eq!(with("group", json!({}), json!({})).unwrap().store, Some(StoreChoice::default()));
         assert_eq!(with("group", json!({"access": "pread"}), Value::Null).unwrap().store, None);
         for (order, strategy, found) in [
             ("group", json!({"direct": true}), None),
             ("group", json!({"access": "mmap"}), Some("store= with Strategy(access=\"mmap\")")),
+            ("group", json!({"access": "io_uring"}), Some("store= with Strategy(access=\"io_uring\")")),
+            ("group", json!({"readers": 2}), Some("store= with Strategy(readers=2)")),
             ("opportunistic", json!({"locate": "scan"}), Some("store= with Strategy(locate=\"scan\")")),
             ("group", json!({"readers": "per_rank"}), Some("store= with Strategy(readers=\"per_rank\")")),
             ("opportunistic", json!({"readers": 2}), None),
         ] {
+            if order == "group" {
+                let left = of(true, order, strategy.clone(), auto()).unwrap().store;
+                assert_eq!(left.is_some(), found.is_none(), "{strategy}");
+            }
             let problem = with(order, strategy.clone(), auto()).err();
             match (problem, found) {
                 (None, None) => (),
@@ -400,26 +408,6 @@ mod tests {
             assert_eq!(with_tiers(1, false, locate, access).is_ok(), is_fine, "{locate} {access}");
             let of_system = with_tiers(1, true, locate, access).unwrap();
             assert_eq!(of_system.tiers.tiers.len(), usize::from(is_fine), "{locate} {access}");
-        }
-    }
-
-    #[test]
-    fn a_store_is_refused_where_ranks_read_past_it_and_left_out_if_an_administrator_asked_for_it() {
-        let with_store = |of_system: bool, strategy: &Value| {
-            options(|v| {
-                v["store"] = json!({});
-                v["store_of_system"] = of_system.into();
-                v["strategy"] = strategy.clone();
-            })
-        };
-        for (strategy, is_fine) in [
-            (json!({}), true),
-            (json!({"access": "io_uring"}), false),
-            (json!({"access": "mmap"}), false),
-            (json!({"readers": 2}), false),
-        ] {
-            assert_eq!(with_store(false, &strategy).is_ok(), is_fine, "{strategy}");
-            assert_eq!(with_store(true, &strategy).unwrap().store.is_some(), is_fine, "{strategy}");
         }
     }
 

@@ -610,16 +610,10 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
-    /// Whether a mapped file from which samples were copied ends before one of them does: there,
-    /// the rest of the page reads as zeros.
+    /// Whether a mapped file from which samples were copied was cut before one of them ends.
     pub(crate) fn found_cut_file(&self) -> bool {
-        let Some(mappings) = &self.shared().mappings else { return false };
-        let mut whole = None;
-        self.mapped_ends.take().into_iter().any(|(shard, end)| {
-            whole != Some(shard)
-                && mappings.is_zero_before(shard, end)
-                && !mappings.is_whole(*whole.insert(shard))
-        })
+        let mappings = self.shared().mappings.as_ref();
+        mappings.is_some_and(|mappings| mappings.is_cut_before(self.mapped_ends.take()))
     }
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file;

@@ -357,10 +357,9 @@ fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
     guard::keep();
     let faults = guard::faults();
     let copied = transfers.iter_mut().all(|transfer| {
-        let (shard, length) = (transfer.shard, transfer.into.len() as u64);
-        let bytes = mappings.bytes(shard, transfer.offset, length);
-        let copied = bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some();
-        copied && (!mappings.is_zero_before(shard, transfer.offset + length) || mappings.is_whole(shard))
+        let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
+        bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
     });
-    copied && guard::faults() == faults
+    let ends = transfers.iter().map(|one| (one.shard, one.offset + one.into.len() as u64));
+    copied && !mappings.is_cut_before(ends) && guard::faults() == faults
 }
