@@ -30,7 +30,7 @@ pub(super) const TRY_EVERY: Duration = Duration::from_millis(5);
 /// The client no longer waits for the daemon.
 pub(super) const CLOSED: &str = "the client is closed";
 
-/// Requests with chunks have at most so many, to fit into a packet.
+/// Most chunks of a request, so that it fits into a packet.
 pub(crate) const CHUNKS_AT_ONCE: usize = 16;
 
 /// How the daemon is reached, and started where there is none.
@@ -237,7 +237,7 @@ impl TierConnection {
         Ok(freed)
     }
 
-    /// Deletes what nobody uses from the level whose directory has this device and inode; returns
+    /// Deletes unused copies from the level whose directory has this device and inode, and returns
     /// the space that was given back, `None` if it is no level of this daemon \[bytes\].
     ///
     /// The daemon deletes a slab at a time, and answers others between them. `go_on` gets the space
