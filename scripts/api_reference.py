@@ -60,8 +60,8 @@ SECTIONS = {
         "PeerLostError",
     ),
 }
-# Programs, which docs/commands.md describes.
-OTHER_MODULES = {"cli", "tools"}
+# Programs, which docs/commands.md describes, and options, which docs/options.md does.
+OTHER_MODULES = {"cli", "options", "tools"}
 # Not described one by one: a string.
 WITHOUT_ENTRY = {"__version__"}
 # Special methods that users do not call, or whose signature the class has.

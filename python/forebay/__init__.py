@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forebay._iteration import Batch, BatchTuple, Position
     from forebay._job.world import World
     from forebay._mixture import Mixture, mix
+    from forebay._options.parameters import Group, LocalShuffle, Opportunistic, Store, Strategy, Tier
     from forebay._samples.collate import Padded, Ragged
     from forebay.config import Config
     from forebay.dataset import Dataset, open
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         StorageTimeout,
     )
     from forebay.loader import Loader
-    from forebay.options import Group, LocalShuffle, Opportunistic, Store, Strategy, Tier
 
     __version__: str
 
@@ -88,10 +88,10 @@ _HOMES = {
     "ForebayError": "errors",
     "FormatError": "errors",
     "Given": "_given_order",
-    "Group": "options",
+    "Group": "_options.parameters",
     "Loader": "loader",
-    "LocalShuffle": "options",
-    "Opportunistic": "options",
+    "LocalShuffle": "_options.parameters",
+    "Opportunistic": "_options.parameters",
     "MemoryLimitError": "errors",
     "ManifestDataset": "_formats.manifest",
     "Mixture": "_mixture",
@@ -103,9 +103,9 @@ _HOMES = {
     "RendezvousError": "errors",
     "StorageError": "errors",
     "StorageTimeout": "errors",
-    "Store": "options",
-    "Strategy": "options",
-    "Tier": "options",
+    "Store": "_options.parameters",
+    "Strategy": "_options.parameters",
+    "Tier": "_options.parameters",
     "TokenDataset": "_formats.tokens",
     "Weighted": "_given_order",
     "World": "_job.world",

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from forebay import options
+from forebay._options import forms
 from forebay.cli import commands
 from forebay_lab import PRESETS
 from forebay_lab import cli as lab_cli
@@ -99,7 +100,7 @@ def test_files_of_a_crate_import_each_other_in_one_direction(crate):
 
 def test_the_hints_of_the_loader_name_what_lab_has():
     assert tuple(sorted(lab_cli.COMMANDS)) == commands._OF_LAB
-    assert set(options._OF_LAB) == PRESETS.keys() - options.PRESETS.keys()
+    assert set(forms._OF_LAB) == PRESETS.keys() - options.PRESETS.keys()
 
 
 @pytest.mark.parametrize("package", ["python/forebay", "lab/python/forebay_lab"])
