@@ -189,7 +189,7 @@ impl Mappings {
     /// Whether a file now ends before one of these ends of ranges, whose bytes were used.
     ///
     /// What was cut off reads as zeros, so the size is asked for only where the last byte of a
-    /// range is zero, and once for neighbours of one file.
+    /// range is zero ([`Mappings::is_zero_before`]), and once for neighbours of one file.
     pub fn is_cut_before(&self, ends: impl IntoIterator<Item = (ShardId, u64)>) -> bool {
         let mut whole = None;
         for (shard, end) in ends {
@@ -204,7 +204,8 @@ impl Mappings {
         false
     }
 
-    fn is_zero_before(&self, shard: ShardId, end: u64) -> bool {
+    /// Whether the last byte of a range that ends there is zero: it may be cut off.
+    pub fn is_zero_before(&self, shard: ShardId, end: u64) -> bool {
         let memory = self.shards.get(shard.0 as usize).and_then(|map| map.memory.as_ref());
         let byte = memory.and_then(|(_, memory)| memory.get(usize::try_from(end.checked_sub(1)?).ok()?));
         byte == Some(&0)

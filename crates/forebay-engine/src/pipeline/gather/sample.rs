@@ -121,15 +121,17 @@ pub(crate) struct Step<'a> {
     pub(crate) idle: Cell<Duration>,
     /// What was found in memory outside blocks.
     pub(crate) found: RefCell<CollectedCounts>,
-    /// Where what was found in mapped files ends in them.
+    /// Where what was found in mapped files last ends in them.
     mapped_ends: RefCell<Vec<(ShardId, u64)>>,
+    /// Those before which a byte is zero that was copied: their file may have been cut.
+    zero_ends: RefCell<Vec<(ShardId, u64)>>,
 }
 
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
-        let (idle, found, mapped_ends) = Default::default();
-        Self { session, claim, idle, found, mapped_ends }
+        let (idle, found, mapped_ends, zero_ends) = Default::default();
+        Self { session, claim, idle, found, mapped_ends, zero_ends }
     }
 
     pub(crate) fn shared(&self) -> &'a Context {
@@ -345,6 +347,7 @@ impl<'a> Step<'a> {
                     return Ok(None);
                 }
             }
+            self.look_at_ends();
             if in_place.has_misses() {
                 return Ok(Some(end));
             }
@@ -366,6 +369,7 @@ impl<'a> Step<'a> {
             if !decoded.map_err(|error| (slot, error))? {
                 return Ok(None);
             }
+            self.look_at_ends();
             if in_place.has_misses() {
                 return Ok(Some(slot + 1));
             }
@@ -610,10 +614,21 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
+    /// Looks at the last bytes of what was copied from mapped files, while they are in the cache of
+    /// the core.
+    fn look_at_ends(&self) {
+        let mut ends = self.mapped_ends.borrow_mut();
+        if let Some(mappings) = self.shared().mappings.as_ref().filter(|_| !ends.is_empty()) {
+            let zeros = ends.drain(..).filter(|&(shard, end)| mappings.is_zero_before(shard, end));
+            self.zero_ends.borrow_mut().extend(zeros);
+        }
+    }
+
     /// Whether a mapped file from which samples were copied was cut before one of them ends.
     pub(crate) fn found_cut_file(&self) -> bool {
+        self.look_at_ends();
         let mappings = self.shared().mappings.as_ref();
-        mappings.is_some_and(|mappings| mappings.is_cut_before(self.mapped_ends.take()))
+        mappings.is_some_and(|mappings| mappings.is_cut_before(self.zero_ends.take()))
     }
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file;
