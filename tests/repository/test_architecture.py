@@ -50,7 +50,7 @@ def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
 def test_dependencies_between_crates_run_one_way():
     allowed = allowed_dependencies()
     order = [
-        ["forebay-types", "forebay-host", "forebay-image", "forebay-table"],
+        ["forebay-types", "forebay-host", "forebay-image", "forebay-table", "forebay-model"],
         ["forebay-io", "forebay-plan", "forebay-transport", "forebay-preload"],
         ["forebay-format", "forebay-tier"],
         ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs"],
@@ -62,9 +62,11 @@ def test_dependencies_between_crates_run_one_way():
         above = {crate for later in order[number:] for crate in later}
         for crate in level:
             assert not allowed[crate] & above, crate
-    # The loader knows nothing of lab, and lab's crates are joined by its native module alone.
-    lab = {"forebay-lmdbio", "forebay-recipe", "forebay-pfs"}
-    assert {crate for crate in allowed if allowed[crate] & lab} == {"forebay-lab-native"}
+    # The loader knows nothing of lab, and lab's crates are joined by its native module alone; the
+    # model is what the emulator runs on.
+    lab = {"forebay-lmdbio", "forebay-recipe", "forebay-model", "forebay-pfs"}
+    assert {crate for crate in allowed if allowed[crate] & lab} == {"forebay-pfs", "forebay-lab-native"}
+    assert allowed["forebay-pfs"] & lab == {"forebay-model"}
     assert "forebay-plan" not in allowed["forebay-format"]
     # What runs inside of other programs takes nothing along.
     assert not allowed["forebay-table"] & allowed.keys()
@@ -84,7 +86,7 @@ def test_the_loader_has_nothing_of_lab():
     native = (ROOT / "python/forebay/_native.abi3.so").read_bytes()
     # Names of source files, which stay where a panic may be told.
     assert b"forebay-engine/src" in native
-    lab = (b"forebay-pfs/src", b"forebay-lmdbio/src", b"forebay-recipe/src", b"fuser-")
+    lab = (b"forebay-model/src", b"forebay-pfs/src", b"forebay-lmdbio/src", b"forebay-recipe/src", b"fuser-")
     assert not [name for name in lab if name in native]
     code = "import forebay, sys; forebay.Loader; forebay.open; print([name for name in sys.modules if 'lab' in name])"
     assert run_python(code).stdout == "[]\n"

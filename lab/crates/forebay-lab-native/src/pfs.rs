@@ -2,9 +2,9 @@
 //! them.
 
 use forebay_host::ThreadError;
-use forebay_pfs::emulator::{Configuration, EmulatorError};
-use forebay_pfs::virtual_time::{self, Scenario};
-use forebay_pfs::{Error, Spec};
+use forebay_pfs::{Configuration, EmulatorError};
+use forebay_model::virtual_time::{self, Scenario};
+use forebay_model::{Error, Spec};
 use forebay_py::errors::{raise, storage, wrong_option};
 use pyo3::prelude::*;
 
@@ -38,7 +38,7 @@ fn printed(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 #[pyfunction]
 pub(crate) fn pfs_serve(py: Python<'_>, configuration: &str) -> PyResult<()> {
     let configuration: Configuration = parsed(py, "configuration of the emulator", configuration)?;
-    py.detach(|| forebay_pfs::emulator::serve(&configuration)).map_err(|error| match &error {
+    py.detach(|| forebay_pfs::serve(&configuration)).map_err(|error| match &error {
         EmulatorError::Thread { what, source } => raise(py, &ThreadError::new(what, source).into()),
         EmulatorError::Io { path, source, .. } => storage(py, &error.text(), source, path),
         _ => refused(py, &error.text()),

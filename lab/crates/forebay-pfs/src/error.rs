@@ -1,68 +1,80 @@
-//! Errors of specifications, and of calls to the model.
+//! Errors of the emulator.
+use std::io;
+use std::path::{Path, PathBuf};
 
-/// Wrong use by the caller, or an invalid specification.
+/// Wrong use, or a failure of the machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// No preset has this name.
-    #[error("unknown preset {name:?}\nhint: the presets are {}", known.join(", "))]
-    UnknownPreset {
-        /// The name that was asked for.
-        name: String,
-        /// All names.
-        known: &'static [&'static str],
+pub enum EmulatorError {
+    /// The specification, or a request to its servers, is invalid.
+    #[error(transparent)]
+    Model(#[from] forebay_model::Error),
+    /// The configuration, or a request, is invalid.
+    #[error("{0}")]
+    Wrong(String),
+    /// A mount cannot be created, or does not exist.
+    #[error("mount point {}: {problem}", mount.display())]
+    Mount {
+        /// The mount point.
+        mount: PathBuf,
+        /// The cause.
+        problem: String,
+        /// Advice, or empty.
+        hint: &'static str,
     },
-    /// The string is not TOML, or not a specification.
-    #[error("file system specification {path}: {}", source.to_string().trim_end())]
-    Toml {
-        /// Where the string came from.
-        path: String,
-        /// The parser's error.
+    /// A thread was not started.
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// The thread.
+        what: String,
+        /// The system's error.
         #[source]
-        source: Box<toml::de::Error>,
+        source: io::Error,
     },
-    /// The overrides are not JSON, or not fields of a specification.
-    #[error("overrides of file system specification {name:?}: {source}")]
-    Overrides {
-        /// The specification that was to be changed.
-        name: String,
-        /// The parser's error.
+    /// A system call failed.
+    #[error("{doing} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        doing: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The system's error.
         #[source]
-        source: serde_json::Error,
+        source: io::Error,
     },
-    /// A field has a value that no file system can have.
-    #[error("file system specification {name:?}: {field}: expected {expected}, found {found}")]
-    Field {
-        /// The specification.
-        name: String,
-        /// The field.
-        field: String,
-        /// The values that are allowed.
-        expected: String,
-        /// The value.
-        found: String,
-    },
-    /// The server does not exist.
-    #[error("file system {name:?}: server: expected 0 to {last}, found {server}")]
-    NoServer {
-        /// The specification.
-        name: String,
-        /// The server that was asked for.
-        server: u32,
-        /// The last server.
-        last: u32,
-    },
-    /// A server cannot be slowed down by this factor.
-    #[error(
-        "file system {name:?}: slow factor of server {server}: \
-         expected a finite number above 0 (1 is normal), found {factor}"
-    )]
-    SlowFactor {
-        /// The specification.
-        name: String,
-        /// The server.
-        server: u32,
-        /// The factor.
-        factor: f64,
-    },
+}
+
+impl EmulatorError {
+    /// Advice.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            EmulatorError::Mount { hint, .. } if !hint.is_empty() => Some(hint),
+            _ => None,
+        }
+    }
+
+    /// Message and hint.
+    pub fn text(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}\nhint: {hint}"),
+            None => self.to_string(),
+        }
+    }
+
+    pub(crate) fn mount(mount: &Path, problem: impl Into<String>, hint: &'static str) -> EmulatorError {
+        EmulatorError::Mount { mount: mount.to_owned(), problem: problem.into(), hint }
+    }
+}
+
+/// Adds the name of the thread that was not started.
+pub(crate) fn thread(what: impl Into<String>) -> impl FnOnce(io::Error) -> EmulatorError {
+    move |source| EmulatorError::Thread { what: what.into(), source }
+}
+
+/// Adds what was attempted, and on which path.
+pub(crate) fn doing<'a>(
+    doing: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> EmulatorError + use<'a> {
+    move |source| EmulatorError::Io { doing, path: path.to_owned(), source }
 }

@@ -1,31 +1,48 @@
-//! A model of a parallel file system, and an emulator that mounts a directory at its speed.
+//! An emulator that mounts a directory through FUSE at the speed of a modelled parallel file system.
 //!
-//! Four parts, each of which uses those before it:
+//! The model is `forebay-model`'s. Each part uses those after it:
 //!
-//! 1. `spec`: one file system as numbers ([`Spec`]), and twelve presets with a source per number.
-//! 2. `model`: when the servers complete a request, given all earlier requests ([`Model`]).
-//!    `layout` maps bytes to servers, `timeline` is the queue of one server.
-//! 3. `client`: the requests that a node sends when its programs access files ([`Client`]):
-//!    page cache and read-ahead. `virtual_time` runs programs on nodes against the model without
-//!    waiting ([`virtual_time::run`]).
-//! 4. `emulator`: mounts a directory through FUSE and delays each reply until the model's time
-//!    ([`emulator::Emulator`]).
+//! - `server/`: a process that runs an emulator until a signal, a request or its last unmount ends
+//!   it. `control` is the protocol of its socket.
+//! - `instance`: [`Emulator`] owns the mounts. Each mount is a node of the model with its own page
+//!   cache (the kernel's). All share one model, so they queue for the same servers. `mount_point`
+//!   validates, mounts and unmounts.
+//! - `stats`, `event_file`: reports.
+//! - `filesystem`: the kernel's requests. It books each with the model and passes the reply to the
+//!   scheduler, which sends it at the modelled time. `read_reply` is the data path.
+//! - `context`: what all mounts share, the model and its records under one lock. `mount` is the
+//!   state of one mount, `deferred` runs what takes long.
+//! - `files/`: the backing directory. `timing/`: clock and reply scheduler. `records/`: counters,
+//!   events and faults.
 //!
-//! Parts 1 to 3 are pure: no clock, no I/O, and equal calls return equal results on every machine.
-//! They count in nanoseconds of the modelled file system ([`ModelTime`]); the emulator scales them
-//! to real time.
+//! Promises: the bytes are those of the backing directory, however they are read. A reply leaves at
+//! most a few microseconds before its modelled time, and its lateness is measured. Threads that
+//! receive requests never sleep, so queues are as deep as programs make them.
+//!
+//! The emulator does not imitate the client of a parallel file system. Read-ahead, page cache and
+//! request sizes are those of Linux's FUSE client. Its one window, for mappings and `read()`, is
+//! set to the modelled file system's window for mappings (`read_ahead_kb`): what a page fault
+//! fetches decides the ratio between access patterns more than anything else.
 #![deny(unsafe_code)]
 
-pub mod client;
-pub mod emulator;
+mod context;
+mod deferred;
 mod error;
-mod ids;
-pub mod model;
-pub mod spec;
-pub mod virtual_time;
+mod event_file;
+mod files;
+mod filesystem;
+mod instance;
+mod locks;
+mod mount;
+mod mount_point;
+mod read_reply;
+mod records;
+mod server;
+mod stats;
+mod system;
+mod timing;
 
-pub use client::{AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
-pub use error::Error;
-pub use ids::{FileId, ModelTime, NodeId, ServerId};
-pub use model::{Direction, Layout, Model, Piece, StripeExtent};
-pub use spec::Spec;
+pub use error::EmulatorError;
+pub use instance::{Configuration, Emulator};
+pub use records::faults::Fault;
+pub use server::serve;

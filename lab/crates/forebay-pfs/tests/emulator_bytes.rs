@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 use crate::emulator_support::{Aligned, Dice, KIB, MIB, direct, errno, latency, pattern, room};
-use forebay_pfs::Spec;
+use forebay_model::Spec;
 use memmap2::Mmap;
 
 #[test]

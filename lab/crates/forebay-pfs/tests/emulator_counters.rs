@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use crate::emulator_support::{Aligned, Dice, KIB, MIB, Room, direct, latency, node, number, room};
-use forebay_pfs::Spec;
-use forebay_pfs::emulator::Emulator;
+use forebay_model::Spec;
+use forebay_pfs::Emulator;
 use memmap2::Mmap;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn direct_reads_are_counted_exactly() {
         Spec { stripe_bytes: 65536, stripe_count: 3, latency_us: 50.0, ..Spec::free().with_targets(3) };
     let mut configuration = room.configuration(1, spec);
     configuration.events = Some(room.at("events"));
-    let emulator = forebay_pfs::emulator::Emulator::start(&configuration).unwrap();
+    let emulator = forebay_pfs::Emulator::start(&configuration).unwrap();
     let file = direct(&room.on(0, "file"));
     emulator.reset();
     let mut dice = Dice::new(3);
@@ -231,7 +231,7 @@ fn a_reply_is_never_early_by_more_than_the_round_trip_and_times_are_scaled() {
     room.write("file", MIB);
     let mut configuration = room.configuration(1, latency(2000.0));
     configuration.time_scale = 5.0;
-    let emulator = forebay_pfs::emulator::Emulator::start(&configuration).unwrap();
+    let emulator = forebay_pfs::Emulator::start(&configuration).unwrap();
     let file = direct(&room.on(0, "file"));
     let mut buffer = Aligned::new(4096);
     for turn in 0..10 {

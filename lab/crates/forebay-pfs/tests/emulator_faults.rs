@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::emulator_support::{Aligned, MIB, direct, errno, latency, number, room};
-use forebay_pfs::Spec;
-use forebay_pfs::emulator::Fault;
+use forebay_model::Spec;
+use forebay_pfs::Fault;
 
 fn eio(from: usize, to: usize) -> Fault {
     Fault::Eio { file: "file".to_owned(), from: from as u64, to: to as u64 }

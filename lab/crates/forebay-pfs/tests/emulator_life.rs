@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::emulator_support::{Room, errno, latency, room};
-use forebay_pfs::Spec;
-use forebay_pfs::emulator::{Emulator, serve};
+use forebay_model::Spec;
+use forebay_pfs::{Emulator, serve};
 use serde_json::{Value, json};
 
 fn is_mounted(path: &Path) -> bool {

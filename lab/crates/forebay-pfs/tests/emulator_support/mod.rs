@@ -3,8 +3,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use forebay_pfs::Spec;
-use forebay_pfs::emulator::{Configuration, Emulator};
+use forebay_model::Spec;
+use forebay_pfs::{Configuration, Emulator};
 use serde_json::Value;
 
 pub const KIB: usize = 1 << 10;
