@@ -6,9 +6,9 @@
 //! 2. `model`: when the servers complete a request, given all earlier requests ([`Model`]).
 //!    `layout` maps bytes to servers, `timeline` is the queue of one server.
 //! 3. `client`: the requests that a node sends when its programs access files ([`Client`]):
-//!    page cache and read-ahead.
-//! 4. `virtual_time`: runs programs on nodes against the model without waiting
-//!    ([`virtual_time::run`]).
+//!    page cache and read-ahead. `file_system` joins nodes and model ([`FileSystem`]).
+//! 4. `kernel`: actors in virtual time ([`Kernel`]); `virtual_time` runs lists of actions of
+//!    programs on it ([`virtual_time::run`]).
 //!
 //! All is pure: no clock, no I/O, and equal calls return equal results on every machine. Times are
 //! nanoseconds of the modelled file system ([`ModelTime`]).
@@ -16,13 +16,17 @@
 
 pub mod client;
 mod error;
+mod file_system;
 mod ids;
+mod kernel;
 pub mod model;
 pub mod spec;
 pub mod virtual_time;
 
-pub use client::{AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
+pub use client::{Access as ClientAccess, AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
 pub use error::Error;
+pub use file_system::{AccessStep, FileSystem, ServerResult};
 pub use ids::{FileId, ModelTime, NodeId, ServerId};
+pub use kernel::{Actor, ActorId, Condition, Kernel, Processors};
 pub use model::{Direction, Layout, Model, Piece, StripeExtent};
 pub use spec::Spec;

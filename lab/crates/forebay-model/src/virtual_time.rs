@@ -1,18 +1,18 @@
-//! Runs programs against the model in virtual time: a discrete-event simulation that never waits.
+//! Runs programs against the model in virtual time.
 //!
 //! A [`Scenario`] lists programs, their nodes and their actions in order. [`run`] executes them
 //! with one client per node and one model, and returns the waits of each program and the work of
-//! each server. Simultaneous events run in the order in which they were scheduled; at the start,
-//! that is the order of the scenario.
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+//! each server. At the start, programs run in the order of the scenario.
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Access, AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
+use crate::client::{Access, AccessMethod, ByteRange, OpenFile, ReadAheadRules};
 use crate::error::Error;
+use crate::file_system::{FileSystem, ServerResult};
 use crate::ids::{FileId, ModelTime, NodeId};
-use crate::model::{Direction, Model, Piece};
+use crate::kernel::{Actor, Condition, Kernel};
+use crate::model::Direction;
 use crate::spec::Spec;
 
 /// Programs, and the nodes that they run on.
@@ -107,233 +107,130 @@ pub struct StreamResult {
     pub reads: u64,
 }
 
-/// The work of one server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServerResult {
-    /// Number of pieces that it served.
-    pub pieces: u64,
-    /// Bytes read and written \[B\].
-    pub bytes: u64,
-    /// Number of pieces that began with a seek.
-    pub seeks: u64,
-    /// Time spent working \[ns\].
-    pub busy_ns: u64,
-    /// Time that pieces waited for it, summed \[ns\].
-    pub queue_ns: u64,
-}
-
 /// Runs a scenario on a file system.
 pub fn run(spec: &Spec, scenario: &Scenario) -> Result<SimulationResult, Error> {
-    let mut model = Model::new(spec.clone(), scenario.seed)?;
-    let nodes = scenario.streams.iter().map(|stream| stream.node as usize + 1).max().unwrap_or(0);
-    let mut run = Simulation {
-        nodes: (0..nodes)
-            .map(|_| SimulatedNode {
-                id: model.add_node(),
-                client: Client::new(spec, scenario.rules),
-                in_flight: Vec::new(),
-            })
-            .collect(),
-        model,
+    let mut storage = FileSystem::new(spec, scenario.rules, scenario.seed)?;
+    let last = scenario.streams.iter().map(|stream| stream.node).max();
+    for _ in 0..last.map_or(0, |last| last + 1) {
+        storage.add_node();
+    }
+    let mut kernel = Kernel::default();
+    let mut world = World {
+        storage,
         files: &scenario.files,
-        programs: scenario.streams.iter().map(Program::new).collect(),
-        result: SimulationResult {
-            streams: vec![StreamResult::default(); scenario.streams.len()],
-            servers: vec![ServerResult::default(); spec.targets as usize],
-            ..SimulationResult::default()
-        },
-        events: BinaryHeap::new(),
-        scheduled: 0,
+        results: vec![StreamResult::default(); scenario.streams.len()],
         running: scenario.streams.len(),
-        at_barrier: Vec::new(),
-        pieces: Vec::new(),
-        fetches: Vec::new(),
+        arrived: 0,
+        barrier: kernel.condition(),
     };
-    for program in 0..scenario.streams.len() {
-        run.resume_at(0, program);
-    }
-    while let Some(Reverse((now, _, program))) = run.events.pop() {
-        run.resume(now, program);
-    }
-    run.result.end_ns = run.result.streams.iter().map(|stream| stream.end_ns).max().unwrap_or(0);
-    Ok(run.result)
+    let mut programs: Vec<Program<'_>> = scenario.streams.iter().enumerate().map(Program::new).collect();
+    kernel.run(&mut programs, &mut world);
+    Ok(SimulationResult {
+        end_ns: world.results.iter().map(|stream| stream.end_ns).max().unwrap_or(0),
+        servers: world.storage.servers().to_vec(),
+        streams: world.results,
+    })
 }
 
-struct Simulation<'a> {
-    model: Model,
-    nodes: Vec<SimulatedNode>,
+/// What the programs share.
+struct World<'a> {
+    storage: FileSystem,
     files: &'a [u64],
-    programs: Vec<Program<'a>>,
-    result: SimulationResult,
-    /// (time, sequence number, program).
-    events: BinaryHeap<Reverse<(ModelTime, u64, usize)>>,
-    scheduled: u64,
+    results: Vec<StreamResult>,
     running: usize,
-    /// Programs at the barrier, and the time of their arrival.
-    at_barrier: Vec<(usize, ModelTime)>,
-    pieces: Vec<Piece>,
-    fetches: Vec<ByteRange>,
+    /// Programs at the barrier.
+    arrived: usize,
+    barrier: Condition,
 }
 
-struct SimulatedNode {
-    id: NodeId,
-    client: Client,
-    in_flight: Vec<Arrival>,
-}
-
-/// Bytes in flight to a node's page cache.
-struct Arrival {
-    file: FileId,
-    begin: u64,
-    end: u64,
-    due: ModelTime,
+impl World<'_> {
+    /// Opens the barrier once all programs that still run have arrived.
+    fn open_barrier(&mut self, kernel: &mut Kernel) {
+        if self.arrived == self.running {
+            self.arrived = 0;
+            kernel.notify(self.barrier);
+        }
+    }
 }
 
 struct Program<'a> {
-    node: usize,
+    number: usize,
+    node: NodeId,
     actions: std::slice::Iter<'a, Action>,
     opens: HashMap<u64, OpenFile>,
-    access: Option<(FileId, Access)>,
+    access: Option<Access>,
+    /// When it arrived at the barrier.
+    at_barrier: Option<ModelTime>,
 }
 
 impl<'a> Program<'a> {
-    fn new(stream: &'a Stream) -> Program<'a> {
+    fn new((number, stream): (usize, &'a Stream)) -> Program<'a> {
         Program {
-            node: stream.node as usize,
+            number,
+            node: NodeId(stream.node),
             actions: stream.actions.iter(),
             opens: HashMap::new(),
             access: None,
+            at_barrier: None,
         }
     }
 }
 
-impl Simulation<'_> {
-    fn resume_at(&mut self, when: ModelTime, program: usize) {
-        self.events.push(Reverse((when, self.scheduled, program)));
-        self.scheduled += 1;
-    }
-
-    /// Runs a program until it waits.
-    fn resume(&mut self, now: ModelTime, program: usize) {
+impl Actor<World<'_>> for Program<'_> {
+    fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
+        let now = kernel.now();
+        if let Some(since) = self.at_barrier.take() {
+            world.results[self.number].barrier_ns += now - since;
+        }
         loop {
-            if let Some((file, mut access)) = self.programs[program].access.take() {
-                if let Some(due) = self.advance(now, program, file, &mut access) {
-                    self.programs[program].access = Some((file, access));
-                    if due > now {
-                        self.result.streams[program].wait_ns += due - now;
-                        self.resume_at(due, program);
-                        return;
+            if let Some(access) = &mut self.access {
+                let step = world.storage.step(now, self.node, access);
+                let result = &mut world.results[self.number];
+                result.reads += step.reads;
+                result.read_bytes += step.read_bytes;
+                match step.due {
+                    None => self.access = None,
+                    Some(due) if due > now => {
+                        result.wait_ns += due - now;
+                        return kernel.resume_at(due);
                     }
+                    Some(_) => {}
                 }
                 continue;
             }
-            let Some(&action) = self.programs[program].actions.next() else {
-                self.result.streams[program].end_ns = now;
-                self.running -= 1;
-                self.open_barrier(now);
-                return;
+            let result = &mut world.results[self.number];
+            let Some(&action) = self.actions.next() else {
+                result.end_ns = now;
+                world.running -= 1;
+                return world.open_barrier(kernel);
             };
-            let node = self.programs[program].node;
-            let result = &mut self.result.streams[program];
             let due = match action {
                 Action::ThinkNs(think_ns) => {
                     result.think_ns += think_ns;
-                    self.resume_at(now.saturating_add(think_ns), program);
-                    return;
+                    return kernel.resume_after(think_ns);
                 }
                 Action::Barrier => {
-                    self.at_barrier.push((program, now));
-                    self.open_barrier(now);
-                    return;
+                    self.at_barrier = Some(now);
+                    kernel.wait(world.barrier);
+                    world.arrived += 1;
+                    return world.open_barrier(kernel);
                 }
                 Action::Touch { file, offset, length, how } => {
                     result.requested_bytes += length;
-                    let client = &mut self.nodes[node].client;
-                    let bytes = self.files.get(file as usize).copied().unwrap_or(u64::MAX);
-                    let opens = &mut self.programs[program].opens;
-                    let open = *opens.entry(file).or_insert_with(|| client.open(FileId(file), bytes));
-                    let access = client.access(open, offset, length, how);
-                    self.programs[program].access = Some((FileId(file), access));
+                    let client = world.storage.client(self.node);
+                    let bytes = world.files.get(file as usize).copied().unwrap_or(u64::MAX);
+                    let open = *self.opens.entry(file).or_insert_with(|| client.open(FileId(file), bytes));
+                    self.access = Some(client.access(open, offset, length, how));
                     continue;
                 }
                 Action::Write { file, offset, length } => {
-                    self.transfer(now, node, FileId(file), ByteRange { offset, length }, Direction::Write)
+                    let range = ByteRange { offset, length };
+                    world.storage.transfer(now, self.node, FileId(file), range, Direction::Write).1
                 }
-                Action::Metadata => self.model.metadata(now, self.nodes[node].id),
+                Action::Metadata => world.storage.model().metadata(now, self.node),
             };
-            self.result.streams[program].wait_ns += due - now;
-            self.resume_at(due, program);
-            return;
+            world.results[self.number].wait_ns += due - now;
+            return kernel.resume_at(due);
         }
-    }
-
-    /// Advances an access by one step and sends its requests.
-    ///
-    /// Returns until when the program waits; `None` once the access is done.
-    fn advance(
-        &mut self,
-        now: ModelTime,
-        program: usize,
-        file: FileId,
-        access: &mut Access,
-    ) -> Option<ModelTime> {
-        let node = self.programs[program].node;
-        let mut fetches = std::mem::take(&mut self.fetches);
-        let needed = self.nodes[node].client.step(access, &mut fetches);
-        self.nodes[node].in_flight.retain(|arrival| arrival.due > now);
-        for &range in &fetches {
-            self.transfer(now, node, file, range, Direction::Read);
-            let result = &mut self.result.streams[program];
-            result.read_bytes += range.length;
-            result.reads += 1;
-            let arrivals = self.pieces.iter().map(|piece| Arrival {
-                file,
-                begin: piece.offset,
-                end: piece.offset + piece.bytes,
-                due: piece.due,
-            });
-            self.nodes[node].in_flight.extend(arrivals);
-        }
-        self.fetches = fetches;
-        needed.map(|range| {
-            let end = range.offset + range.length;
-            let of_range = |arrival: &&Arrival| {
-                arrival.file == file && arrival.begin < end && arrival.end > range.offset
-            };
-            let in_flight = &self.nodes[node].in_flight;
-            in_flight.iter().filter(of_range).map(|arrival| arrival.due).max().unwrap_or(now)
-        })
-    }
-
-    /// Resumes the programs at the barrier once all that still run have arrived.
-    fn open_barrier(&mut self, now: ModelTime) {
-        if self.at_barrier.len() < self.running {
-            return;
-        }
-        for (program, since) in std::mem::take(&mut self.at_barrier) {
-            self.result.streams[program].barrier_ns += now - since;
-            self.resume_at(now, program);
-        }
-    }
-
-    fn transfer(
-        &mut self,
-        now: ModelTime,
-        node: usize,
-        file: FileId,
-        range: ByteRange,
-        direction: Direction,
-    ) -> ModelTime {
-        let id = self.nodes[node].id;
-        let due = self.model.transfer(now, id, file, range.offset, range.length, direction, &mut self.pieces);
-        for piece in &self.pieces {
-            let server = &mut self.result.servers[piece.server.0 as usize];
-            server.pieces += 1;
-            server.bytes += piece.bytes;
-            server.seeks += u64::from(piece.seek);
-            server.busy_ns += piece.end - piece.start;
-            server.queue_ns += piece.queue_ns;
-        }
-        due
     }
 }

@@ -61,7 +61,7 @@ pub struct ByteRange {
 /// One access of a program, and its progress.
 #[derive(Clone, Debug)]
 pub struct Access {
-    open: OpenFile,
+    pub(crate) open: OpenFile,
     at: u64,
     end: u64,
     how: AccessMethod,
@@ -121,6 +121,11 @@ impl Client {
     pub fn access(&self, open: OpenFile, offset: u64, length: u64, how: AccessMethod) -> Access {
         let end = offset.saturating_add(length).min(self.opens[open.0 as usize].bytes);
         Access { open, at: offset, end, how, begun: false }
+    }
+
+    /// The file that is open.
+    pub fn file(&self, open: OpenFile) -> FileId {
+        self.opens[open.0 as usize].file
     }
 
     /// Advances an access by one step.
@@ -201,6 +206,31 @@ impl Client {
         let begin = access.at;
         access.at = access.end.min(done * PAGE_BYTES);
         Some(ByteRange { offset: begin, length: access.at - begin })
+    }
+
+    /// Asks for bytes that will be needed (`posix_fadvise`): fills `fetches` with requests for
+    /// those that are not cached.
+    pub fn will_need(&mut self, open: OpenFile, range: ByteRange, fetches: &mut Vec<ByteRange>) {
+        fetches.clear();
+        let open = &self.opens[open.0 as usize];
+        let end = range.offset.saturating_add(range.length).min(open.bytes);
+        let pages = (range.offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
+        let max_bytes = match open.read_ahead {
+            ReadAhead::Lustre(_) => u64::MAX,
+            ReadAhead::Linux(_) => FUSE_REQUEST_BYTES,
+        };
+        let mut node = Fetching { cache: &mut self.cache, file: open.file, bytes: open.bytes, fetches };
+        node.fetch(pages, max_bytes);
+        self.cache.touch(open.file, pages.0, pages.1);
+    }
+
+    /// Drops the pages that lie within a range (`POSIX_FADV_DONTNEED`).
+    pub fn wont_need(&mut self, open: OpenFile, range: ByteRange) {
+        let open = &self.opens[open.0 as usize];
+        let end = range.offset.saturating_add(range.length);
+        // The last page of a file need not be full.
+        let end = if end >= open.bytes { open.bytes.div_ceil(PAGE_BYTES) } else { end / PAGE_BYTES };
+        self.cache.remove(open.file, range.offset.div_ceil(PAGE_BYTES), end);
     }
 
     /// Empties the cache; open files keep their read-ahead state.

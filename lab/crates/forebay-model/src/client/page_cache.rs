@@ -57,6 +57,24 @@ impl PageCache {
         }
     }
 
+    /// Drops the pages `[first, end)`.
+    pub(crate) fn remove(&mut self, file: FileId, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        for chunk in first / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES) {
+            let Some(bits) = self.chunks.peek_mut(&(file, chunk)) else { continue };
+            let begin = first.saturating_sub(chunk * CHUNK_PAGES);
+            let count = (end - chunk * CHUNK_PAGES).min(CHUNK_PAGES) - begin;
+            let dropped = *bits & ((u64::MAX >> (CHUNK_PAGES - count)) << begin);
+            *bits &= !dropped;
+            self.pages -= u64::from(dropped.count_ones());
+            if *bits == 0 {
+                self.chunks.pop(&(file, chunk));
+            }
+        }
+    }
+
     /// Drops all pages.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
@@ -84,6 +102,21 @@ mod tests {
         assert_eq!(cache.pages(), 64 + 3);
         cache.clear();
         assert_eq!((cache.pages(), cache.has(file, 0)), (0, false));
+    }
+
+    #[test]
+    fn pages_of_a_range_are_dropped() {
+        let file = FileId(1);
+        for (first, end) in [(0, 200), (60, 70), (64, 128), (65, 66), (3, 3), (190, 1000)] {
+            let mut cache = PageCache::new(u64::MAX);
+            for page in 0..200 {
+                cache.insert(file, page);
+            }
+            cache.remove(file, first, end);
+            let kept: Vec<u64> = (0..200).filter(|page| cache.has(file, *page)).collect();
+            let expected: Vec<u64> = (0..200).filter(|page| *page < first || *page >= end).collect();
+            assert_eq!((kept, cache.pages()), (expected.clone(), expected.len() as u64), "{first} to {end}");
+        }
     }
 
     #[test]

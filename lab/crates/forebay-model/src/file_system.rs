@@ -1,0 +1,187 @@
+//! A file system and the nodes that use it: the model, a client per node, and what is in flight.
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Access, ByteRange, Client, OpenFile, ReadAheadRules};
+use crate::error::Error;
+use crate::ids::{FileId, ModelTime, NodeId};
+use crate::model::{Direction, Model, Piece};
+use crate::spec::Spec;
+
+/// The work of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerResult {
+    /// Number of pieces that it served.
+    pub pieces: u64,
+    /// Bytes read and written \[B\].
+    pub bytes: u64,
+    /// Number of pieces that began with a seek.
+    pub seeks: u64,
+    /// Time spent working \[ns\].
+    pub busy_ns: u64,
+    /// Time that pieces waited for it, summed \[ns\].
+    pub queue_ns: u64,
+}
+
+/// What one step of an access did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessStep {
+    /// When its bytes are there; `None`: the access was done before.
+    pub due: Option<ModelTime>,
+    /// Number of requests that were sent.
+    pub reads: u64,
+    /// Bytes of them, read-ahead included \[B\].
+    pub read_bytes: u64,
+}
+
+/// A file system with its nodes.
+#[derive(Debug)]
+pub struct FileSystem {
+    model: Model,
+    rules: ReadAheadRules,
+    nodes: Vec<Node>,
+    servers: Vec<ServerResult>,
+    pieces: Vec<Piece>,
+    fetches: Vec<ByteRange>,
+}
+
+#[derive(Debug)]
+struct Node {
+    client: Client,
+    in_flight: InFlight,
+}
+
+impl FileSystem {
+    /// An idle file system without nodes. `seed` is that of the jitter.
+    pub fn new(spec: &Spec, rules: ReadAheadRules, seed: u64) -> Result<FileSystem, Error> {
+        Ok(FileSystem {
+            model: Model::new(spec.clone(), seed)?,
+            rules,
+            nodes: Vec::new(),
+            servers: vec![ServerResult::default(); spec.targets as usize],
+            pieces: Vec::new(),
+            fetches: Vec::new(),
+        })
+    }
+
+    /// Adds a node with an empty page cache.
+    pub fn add_node(&mut self) -> NodeId {
+        let client = Client::new(self.model.spec(), self.rules);
+        self.nodes.push(Node { client, in_flight: InFlight::default() });
+        self.model.add_node()
+    }
+
+    /// The model.
+    pub fn model(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// The client of a node.
+    ///
+    /// # Panics
+    ///
+    /// If [`FileSystem::add_node`] did not return the node.
+    pub fn client(&mut self, node: NodeId) -> &mut Client {
+        &mut self.nodes[node.0 as usize].client
+    }
+
+    /// The work of each server so far.
+    pub fn servers(&self) -> &[ServerResult] {
+        &self.servers
+    }
+
+    /// Sends a request that bypasses the page cache, and returns its pieces and when the last one
+    /// arrives.
+    pub fn transfer(
+        &mut self,
+        now: ModelTime,
+        node: NodeId,
+        file: FileId,
+        range: ByteRange,
+        direction: Direction,
+    ) -> (&[Piece], ModelTime) {
+        let due = self.model.transfer(now, node, file, range.offset, range.length, direction, &mut self.pieces);
+        for piece in &self.pieces {
+            let server = &mut self.servers[piece.server.0 as usize];
+            server.pieces += 1;
+            server.bytes += piece.bytes;
+            server.seeks += u64::from(piece.seek);
+            server.busy_ns += piece.end - piece.start;
+            server.queue_ns += piece.queue_ns;
+        }
+        (&self.pieces, due)
+    }
+
+    /// Advances an access of a node by one step, and sends its requests.
+    pub fn step(&mut self, now: ModelTime, node: NodeId, access: &mut Access) -> AccessStep {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let place = node.0 as usize;
+        let needed = self.nodes[place].client.step(access, &mut fetches);
+        let file = self.nodes[place].client.file(access.open);
+        self.fetch(now, node, file, &fetches);
+        let reads = fetches.len() as u64;
+        let read_bytes = fetches.iter().map(|range| range.length).sum();
+        self.fetches = fetches;
+        let due = needed.map(|range| self.nodes[place].in_flight.due(now, file, range));
+        AccessStep { due, reads, read_bytes }
+    }
+
+    /// Asks for bytes that a node will need, and returns how many requests that took.
+    pub fn will_need(&mut self, now: ModelTime, node: NodeId, open: OpenFile, range: ByteRange) -> u64 {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let client = &mut self.nodes[node.0 as usize].client;
+        client.will_need(open, range, &mut fetches);
+        let file = client.file(open);
+        self.fetch(now, node, file, &fetches);
+        let requests = fetches.len() as u64;
+        self.fetches = fetches;
+        requests
+    }
+
+    fn fetch(&mut self, now: ModelTime, node: NodeId, file: FileId, fetches: &[ByteRange]) {
+        for &range in fetches {
+            self.transfer(now, node, file, range, Direction::Read);
+            self.nodes[node.0 as usize].in_flight.add(now, file, &self.pieces);
+        }
+    }
+}
+
+/// Bytes in flight to the page cache of a node.
+#[derive(Debug, Default)]
+struct InFlight {
+    /// (file, end of the bytes) → (their begin, arrival). Bytes may be in flight twice, if they were
+    /// evicted before they arrived.
+    arrivals: BTreeMap<(FileId, u64), (u64, ModelTime)>,
+    /// Length of the longest entry so far.
+    longest: u64,
+    /// Entries that the last purge left.
+    kept: usize,
+}
+
+impl InFlight {
+    fn add(&mut self, now: ModelTime, file: FileId, pieces: &[Piece]) {
+        // What has arrived is dropped now and then, at a cost that is constant per entry.
+        if self.arrivals.len() > 2 * self.kept + 64 {
+            self.arrivals.retain(|_, (_, due)| *due > now);
+            self.kept = self.arrivals.len();
+        }
+        for piece in pieces {
+            let end = piece.offset + piece.bytes;
+            let (begin, due) = self.arrivals.entry((file, end)).or_insert((piece.offset, piece.due));
+            *begin = (*begin).min(piece.offset);
+            *due = (*due).max(piece.due);
+            self.longest = self.longest.max(end - *begin);
+        }
+    }
+
+    /// When the last bytes of a range arrive; now if they are there.
+    fn due(&self, now: ModelTime, file: FileId, range: ByteRange) -> ModelTime {
+        let end = range.offset + range.length;
+        self.arrivals
+            .range((file, range.offset + 1)..=(file, end.saturating_add(self.longest)))
+            .filter(|(_, (begin, _))| *begin < end)
+            .map(|(_, &(_, due))| due)
+            .fold(now, ModelTime::max)
+    }
+}
