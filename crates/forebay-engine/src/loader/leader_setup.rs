@@ -8,7 +8,6 @@ use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
 use forebay_plan::config::{AccessChoice, Budget, Locate, Mapping, retained_bytes};
-use forebay_plan::options::OrderName;
 use forebay_plan::{NodeShares, Order, OrderKind};
 use forebay_tier::TierClient;
 use serde::{Deserialize, Serialize};
@@ -378,12 +377,7 @@ pub(crate) fn decided_order(
     shares: Option<Arc<NodeShares>>,
     residents: Option<&ResidentPlan>,
 ) -> Result<Order, Error> {
-    let order = options.order(
-        index.samples(),
-        settings.group_samples,
-        settings.group_window,
-        Some(settings.lanes).filter(|_| options.order.kind == OrderName::Group),
-    )?;
+    let order = options.decided_order(index.samples(), settings)?;
     Ok(match (shares, residents) {
         (Some(shares), Some(plan)) => {
             order.with_window(plan.window).with_residents(shares, |unit| plan.keeps(unit))

@@ -23,7 +23,7 @@ pub use self::store::{AutoNumber, OnLost, StoreChoice, StoreSize};
 use self::strategy::quoted;
 pub use self::strategy::{Auto, Stagger, StrategyChoice};
 pub use self::tiers::{TierOptions, TierSpec};
-use crate::config::{Locate, ReadOptions};
+use crate::config::{Locate, ReadOptions, Settings};
 use crate::{LastBatch, Mixture, Order, OrderError, OrderKind, OrderSpec};
 
 /// Values that contradict a rule or each other.
@@ -290,6 +290,15 @@ impl LoaderOptions {
             ));
         }
         Ok(Order::mixed(spec, mixture)?)
+    }
+
+    /// The order of a dataset of `samples` samples that the settings make.
+    ///
+    /// # Errors
+    /// Numbers that contradict the dataset or each other.
+    pub fn decided_order(&self, samples: u64, settings: &Settings) -> Result<Order, OptionError> {
+        let lanes = (self.order.kind == OrderName::Group).then_some(settings.lanes);
+        self.order(samples, settings.group_samples, settings.group_window, lanes)
     }
 
     /// How the node is to read. `has_vocabulary`: the format's own checksums are to be computed;
