@@ -53,7 +53,7 @@ def test_dependencies_between_crates_run_one_way():
         ["forebay-types", "forebay-host", "forebay-image", "forebay-table", "forebay-model"],
         ["forebay-io", "forebay-plan", "forebay-transport", "forebay-preload"],
         ["forebay-format", "forebay-tier"],
-        ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs"],
+        ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs", "forebay-sim"],
         ["forebay-py"],
         ["forebay-native", "forebay-lab-native"],
     ]
@@ -63,10 +63,13 @@ def test_dependencies_between_crates_run_one_way():
         for crate in level:
             assert not allowed[crate] & above, crate
     # The loader knows nothing of lab, and lab's crates are joined by its native module alone; the
-    # model is what the emulator runs on.
-    lab = {"forebay-lmdbio", "forebay-recipe", "forebay-model", "forebay-pfs"}
-    assert {crate for crate in allowed if allowed[crate] & lab} == {"forebay-pfs", "forebay-lab-native"}
-    assert allowed["forebay-pfs"] & lab == {"forebay-model"}
+    # model is what emulator and simulator run on.
+    lab = {"forebay-lmdbio", "forebay-recipe", "forebay-model", "forebay-pfs", "forebay-sim"}
+    on_model = {"forebay-pfs", "forebay-sim"}
+    assert {crate for crate in allowed if allowed[crate] & lab} == {*on_model, "forebay-lab-native"}
+    assert all(allowed[crate] & lab == {"forebay-model"} for crate in on_model)
+    # The simulator decides as the engine does, without it.
+    assert not allowed["forebay-sim"] & {"forebay-engine", "forebay-tier", "forebay-host", "forebay-io"}
     assert "forebay-plan" not in allowed["forebay-format"]
     # What runs inside of other programs takes nothing along.
     assert not allowed["forebay-table"] & allowed.keys()
@@ -86,8 +89,9 @@ def test_the_loader_has_nothing_of_lab():
     native = (ROOT / "python/forebay/_native.abi3.so").read_bytes()
     # Names of source files, which stay where a panic may be told.
     assert b"forebay-engine/src" in native
-    lab = (b"forebay-model/src", b"forebay-pfs/src", b"forebay-lmdbio/src", b"forebay-recipe/src", b"fuser-")
-    assert not [name for name in lab if name in native]
+    lab = ("model", "pfs", "sim", "lmdbio", "recipe")
+    assert not [name for name in lab if f"forebay-{name}/src".encode() in native]
+    assert b"fuser-" not in native
     code = "import forebay, sys; forebay.Loader; forebay.open; print([name for name in sys.modules if 'lab' in name])"
     assert run_python(code).stdout == "[]\n"
 

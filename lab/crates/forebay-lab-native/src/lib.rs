@@ -1,8 +1,9 @@
 //! The module `forebay_lab._native`: the classes of `forebay-py` with the strategies and recipes of
-//! the LMDBIO paper plugged in, and the emulated parallel file system.
+//! the LMDBIO paper plugged in, the emulated parallel file system, and simulated jobs.
 
 mod pfs;
 mod recipe;
+mod sim;
 mod strategies;
 
 use pyo3::prelude::*;
@@ -20,5 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pfs::pfs_suggested_time_scale, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
+    module.add_function(wrap_pyfunction!(sim::sim_run, module)?)?;
+    module.add_function(wrap_pyfunction!(sim::sim_costs, module)?)?;
     Ok(())
 }

@@ -2,9 +2,9 @@
 //! them.
 
 use forebay_host::ThreadError;
-use forebay_pfs::{Configuration, EmulatorError};
 use forebay_model::virtual_time::{self, Scenario};
 use forebay_model::{Error, Spec};
+use forebay_pfs::{Configuration, EmulatorError};
 use forebay_py::errors::{raise, storage, wrong_option};
 use pyo3::prelude::*;
 

@@ -50,6 +50,16 @@ pub struct FileSystem {
 struct Node {
     client: Client,
     in_flight: InFlight,
+    traffic: NodeTraffic,
+}
+
+/// What a node has asked the file system for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTraffic {
+    /// Number of read requests.
+    pub reads: u64,
+    /// Bytes of them \[B\].
+    pub read_bytes: u64,
 }
 
 impl FileSystem {
@@ -68,7 +78,8 @@ impl FileSystem {
     /// Adds a node with an empty page cache.
     pub fn add_node(&mut self) -> NodeId {
         let client = Client::new(self.model.spec(), self.rules);
-        self.nodes.push(Node { client, in_flight: InFlight::default() });
+        let (in_flight, traffic) = Default::default();
+        self.nodes.push(Node { client, in_flight, traffic });
         self.model.add_node()
     }
 
@@ -86,6 +97,11 @@ impl FileSystem {
         &mut self.nodes[node.0 as usize].client
     }
 
+    /// What a node has asked for so far.
+    pub fn traffic(&self, node: NodeId) -> NodeTraffic {
+        self.nodes[node.0 as usize].traffic
+    }
+
     /// The work of each server so far.
     pub fn servers(&self) -> &[ServerResult] {
         &self.servers
@@ -101,7 +117,8 @@ impl FileSystem {
         range: ByteRange,
         direction: Direction,
     ) -> (&[Piece], ModelTime) {
-        let due = self.model.transfer(now, node, file, range.offset, range.length, direction, &mut self.pieces);
+        let due =
+            self.model.transfer(now, node, file, range.offset, range.length, direction, &mut self.pieces);
         for piece in &self.pieces {
             let server = &mut self.servers[piece.server.0 as usize];
             server.pieces += 1;
@@ -142,7 +159,10 @@ impl FileSystem {
     fn fetch(&mut self, now: ModelTime, node: NodeId, file: FileId, fetches: &[ByteRange]) {
         for &range in fetches {
             self.transfer(now, node, file, range, Direction::Read);
-            self.nodes[node.0 as usize].in_flight.add(now, file, &self.pieces);
+            let node = &mut self.nodes[node.0 as usize];
+            node.in_flight.add(now, file, &self.pieces);
+            node.traffic.reads += 1;
+            node.traffic.read_bytes += range.length;
         }
     }
 }
@@ -150,8 +170,8 @@ impl FileSystem {
 /// Bytes in flight to the page cache of a node.
 #[derive(Debug, Default)]
 struct InFlight {
-    /// (file, end of the bytes) → (their begin, arrival). Bytes may be in flight twice, if they were
-    /// evicted before they arrived.
+    /// (file, end of the bytes) → (their begin, arrival). Bytes may be in flight twice, if they
+    /// were evicted before they arrived.
     arrivals: BTreeMap<(FileId, u64), (u64, ModelTime)>,
     /// Length of the longest entry so far.
     longest: u64,

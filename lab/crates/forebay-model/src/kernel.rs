@@ -1,9 +1,9 @@
 //! Actors in virtual time: a discrete-event kernel that never waits.
 //!
 //! An actor runs until it has to wait. It then asks the kernel to resume it, at a time
-//! ([`Kernel::resume_at`]) or once a condition is notified ([`Kernel::wait`]), and returns. An actor
-//! that asks for neither has ended. Simultaneous events run in the order in which they were asked
-//! for, so that equal runs are equal on every machine.
+//! ([`Kernel::resume_at`]) or once a condition is notified ([`Kernel::wait`]), and returns. An
+//! actor that asks for neither has ended. Simultaneous events run in the order in which they were
+//! asked for, so that equal runs are equal on every machine.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -120,7 +120,9 @@ impl Kernel {
         for actor in 0..actors.len() as u32 {
             self.schedule(0, actor);
         }
-        while !self.is_stopped && let Some(Reverse((time, _, actor))) = self.events.pop() {
+        while !self.is_stopped
+            && let Some(Reverse((time, _, actor))) = self.events.pop()
+        {
             self.now = time;
             self.current = actor;
             actors[actor as usize].resume(self, world);
@@ -143,9 +145,9 @@ mod tests {
     use super::*;
 
     /// Does its actions in turn, and notes when.
-    struct Doer {
+    struct Doer<'a> {
         name: char,
-        actions: std::vec::IntoIter<Action>,
+        actions: std::iter::Copied<std::slice::Iter<'a, Action>>,
     }
 
     #[derive(Clone, Copy)]
@@ -156,7 +158,7 @@ mod tests {
         Work(Processors, u64),
     }
 
-    impl Actor<Vec<(ModelTime, char)>> for Doer {
+    impl Actor<Vec<(ModelTime, char)>> for Doer<'_> {
         fn resume(&mut self, kernel: &mut Kernel, seen: &mut Vec<(ModelTime, char)>) {
             seen.push((kernel.now(), self.name));
             for action in self.actions.by_ref() {
@@ -175,10 +177,10 @@ mod tests {
 
     fn run(kernel: &mut Kernel, actions: &[&[Action]]) -> Vec<(ModelTime, char)> {
         let mut seen = Vec::new();
-        let mut actors: Vec<Doer> = actions
+        let mut actors: Vec<Doer<'_>> = actions
             .iter()
             .zip('a'..)
-            .map(|(actions, name)| Doer { name, actions: actions.to_vec().into_iter() })
+            .map(|(actions, name)| Doer { name, actions: actions.iter().copied() })
             .collect();
         kernel.run(&mut actors, &mut seen);
         seen
@@ -209,7 +211,7 @@ mod tests {
         let work = |begin, ns| vec![Sleep(begin), Work(two, ns)];
         let actions = [work(0, 10), work(0, 4), work(1, 5), work(2, 5), work(30, 1)];
         let seen = run(&mut kernel, &actions.each_ref().map(Vec::as_slice));
-        let ends: Vec<_> = ('a'..='e').map(|name| seen.iter().filter(|one| one.1 == name).last()).collect();
-        assert_eq!(ends.into_iter().map(|one| one.unwrap().0).collect::<Vec<_>>(), [10, 4, 9, 14, 31]);
+        let end = |name| seen.iter().rfind(|one| one.1 == name).unwrap().0;
+        assert_eq!(('a'..='e').map(end).collect::<Vec<_>>(), [10, 4, 9, 14, 31]);
     }
 }

@@ -25,7 +25,7 @@ pub mod virtual_time;
 
 pub use client::{Access as ClientAccess, AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
 pub use error::Error;
-pub use file_system::{AccessStep, FileSystem, ServerResult};
+pub use file_system::{AccessStep, FileSystem, NodeTraffic, ServerResult};
 pub use ids::{FileId, ModelTime, NodeId, ServerId};
 pub use kernel::{Actor, ActorId, Condition, Kernel, Processors};
 pub use model::{Direction, Layout, Model, Piece, StripeExtent};

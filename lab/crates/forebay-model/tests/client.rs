@@ -228,3 +228,36 @@ fn programs_of_a_node_share_pages_and_not_the_state_of_read_ahead() {
     bed.open = first;
     assert_eq!(bed.sizes(64 * MIB + 4 * PAGE, PAGE, AccessMethod::Mmap), [1024 - 16]);
 }
+
+#[test]
+fn announced_bytes_are_asked_for_once_and_are_asked_for_again_after_they_were_dropped() {
+    let range = |offset, length| ByteRange { offset, length };
+    for (mut bed, most) in [(Bed::linux(128), MIB), (Bed::lustre(), u64::MAX)] {
+        let mut fetches = Vec::new();
+        bed.client.will_need(bed.open, range(PAGE + 1, 3 * MIB), &mut fetches);
+        // Whole pages, in requests of the client's size.
+        let whole = 3 * MIB + PAGE;
+        assert_eq!(fetches.iter().map(|one| one.length).sum::<u64>(), whole);
+        assert_eq!((fetches[0].offset, fetches[0].length), (PAGE, whole.min(most)));
+        assert_eq!(bed.touch(2 * PAGE, MIB, AccessMethod::Read), []);
+        bed.client.will_need(bed.open, range(PAGE, 3 * MIB), &mut fetches);
+        assert_eq!(fetches, []);
+        // Pages that lie in the range with a part only stay.
+        bed.client.wont_need(bed.open, range(PAGE + 1, MIB));
+        bed.client.will_need(bed.open, range(0, 3 * MIB), &mut fetches);
+        assert_eq!(fetches, [range(0, PAGE), range(2 * PAGE, MIB - PAGE)]);
+    }
+}
+
+#[test]
+fn the_last_page_of_a_file_is_announced_and_dropped_though_it_is_not_full() {
+    let mut bed = Bed::new(ReadAheadRules::Lustre, &Spec::free(), 10_000);
+    let (whole, mut fetches) = (ByteRange { offset: 0, length: 1 << 20 }, Vec::new());
+    for _ in 0..2 {
+        bed.client.will_need(bed.open, whole, &mut fetches);
+        assert_eq!(fetches, [ByteRange { offset: 0, length: 10_000 }]);
+        assert_eq!(bed.client.cached_bytes(), 3 * PAGE);
+        bed.client.wont_need(bed.open, whole);
+        assert_eq!(bed.client.cached_bytes(), 0);
+    }
+}

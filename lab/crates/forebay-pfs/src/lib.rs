@@ -1,4 +1,4 @@
-//! An emulator that mounts a directory through FUSE at the speed of a modelled parallel file system.
+//! An emulator that mounts a directory through FUSE at the speed of a modelled file system.
 //!
 //! The model is `forebay-model`'s. Each part uses those after it:
 //!

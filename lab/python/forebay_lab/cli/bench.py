@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from forebay.cli.commands import as_json
 from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
+from forebay_lab.cli.numbers import counts, seconds
 
 if TYPE_CHECKING:
     from forebay_lab.bench.workload import Prepared
@@ -19,28 +20,8 @@ if TYPE_CHECKING:
 STRATEGIES = "pylmdb-skipping,pylmdb-contiguous,forebay"
 DATA = Path("bench-data")
 
-_SECONDS = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|)$")
 _RATE = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)\s*([KMG]bit)$")
 _BITS = {"Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
-
-
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    match = _SECONDS.match(text.strip())
-    if match is None:
-        raise click.BadParameter(f"expected a time such as 5ms or 0.2s, found {text!r}")
-    return float(match.group(1)) * _UNITS[match.group(2)]
-
-
-def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected numbers such as 5,3,1, found {text!r}") from None
 
 
 def _time_scale(_: click.Context, __: click.Parameter, text: str) -> float | str:
@@ -96,7 +77,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 @click.option(
     "--ranks-per-node",
     metavar="N,N,...",
-    callback=_numbers,
+    callback=counts,
     help="Ranks of each node, for example 5,3,1, instead of --ranks and --nodes.",
 )
 @click.option(
@@ -144,7 +125,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 @click.option(
     "--compute",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     help="Compute time of a step, for example 5ms.  [default: 0, or the workload's]",
 )
 @click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")

@@ -20,9 +20,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-use forebay_pfs::{Configuration, Emulator};
 use forebay_model::virtual_time::{Action, Scenario, Stream, run};
 use forebay_model::{AccessMethod, ReadAheadRules, Spec};
+use forebay_pfs::{Configuration, Emulator};
 
 const FILE_BYTES: u64 = 256 << 20;
 const MIB: usize = 1 << 20;

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use forebay_model::{Direction, FileId, Layout, ModelTime, NodeId, Piece, ServerId, Spec};
 
-
 /// Requests and bytes of one node, server or file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestCounters {

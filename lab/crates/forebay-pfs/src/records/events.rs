@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use forebay_model::{FileId, ModelTime, NodeId};
 use serde_json::{Value, json};
 
-
 /// Events that are kept in memory: 10 MB, minutes of a busy run.
 const CAPACITY: usize = 200_000;
 

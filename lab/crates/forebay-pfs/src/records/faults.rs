@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use forebay_model::{FileId, ModelTime, ServerId};
 use serde::{Deserialize, Serialize};
 
-
 /// A request to inject or clear faults, as the control socket takes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]

@@ -3,7 +3,6 @@ use std::time::{Duration, Instant};
 
 use forebay_model::ModelTime;
 
-
 /// Nanoseconds of real time since the emulator's start.
 pub(crate) type RealTime = u64;
 

@@ -1,0 +1,104 @@
+//! Processor time of what the engine does, apart from waiting for storage.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Costs of one machine. `forebay limit --costs` measures them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// The machine that they were measured on.
+    pub machine: String,
+    /// Finding a sample in the index \[ns\].
+    pub locate_ns: f64,
+    /// Planning a sample: order, segment, reads \[ns\].
+    pub plan_ns: f64,
+    /// Gathering a sample, besides copying its bytes \[ns\].
+    pub gather_ns: f64,
+    /// Copying, by one thread \[B/s\].
+    pub copy_bytes_per_second: f64,
+    /// One `pread`, besides copying its bytes \[ns\].
+    pub read_ns: f64,
+    /// Sending one request of the page cache to the file system \[ns\].
+    pub request_ns: f64,
+    /// One page fault whose page is in memory \[ns\].
+    pub fault_ns: f64,
+    /// Waking a thread that waits \[ns\].
+    pub wake_ns: f64,
+    /// A message between two ranks, and a step of an all-reduce \[ns\].
+    pub message_ns: f64,
+}
+
+impl Default for Costs {
+    /// Two cores of a virtual machine.
+    fn default() -> Costs {
+        Costs {
+            machine: "2 cores, x86-64, virtual".to_owned(),
+            locate_ns: 27.0,
+            plan_ns: 93.0,
+            gather_ns: 150.0,
+            copy_bytes_per_second: 5e9,
+            read_ns: 1_500.0,
+            request_ns: 20_000.0,
+            fault_ns: 700.0,
+            wake_ns: 15_000.0,
+            message_ns: 20_000.0,
+        }
+    }
+}
+
+impl Costs {
+    /// The costs of a machine that is `factor` times as fast.
+    ///
+    /// In an emulated run whose model time is stretched, processors are faster by that factor, seen
+    /// from the model.
+    #[must_use]
+    pub fn faster(&self, factor: f64) -> Costs {
+        Costs {
+            machine: self.machine.clone(),
+            locate_ns: self.locate_ns / factor,
+            plan_ns: self.plan_ns / factor,
+            gather_ns: self.gather_ns / factor,
+            copy_bytes_per_second: self.copy_bytes_per_second * factor,
+            read_ns: self.read_ns / factor,
+            request_ns: self.request_ns / factor,
+            fault_ns: self.fault_ns / factor,
+            wake_ns: self.wake_ns / factor,
+            message_ns: self.message_ns / factor,
+        }
+    }
+
+    /// Validates the numbers; the error names the first invalid one.
+    pub fn check(&self) -> Result<(), Error> {
+        for (what, value) in [
+            ("costs.locate_ns", self.locate_ns),
+            ("costs.plan_ns", self.plan_ns),
+            ("costs.gather_ns", self.gather_ns),
+            ("costs.read_ns", self.read_ns),
+            ("costs.request_ns", self.request_ns),
+            ("costs.fault_ns", self.fault_ns),
+            ("costs.wake_ns", self.wake_ns),
+            ("costs.message_ns", self.message_ns),
+        ] {
+            if !(0.0..=1e12).contains(&value) {
+                return Err(Error::job(what, "0 to 1e12", &value));
+            }
+        }
+        let rate = self.copy_bytes_per_second;
+        if !(1.0..=1e18).contains(&rate) {
+            return Err(Error::job("costs.copy_bytes_per_second", "1 to 1e18", &rate));
+        }
+        Ok(())
+    }
+
+    /// Time to copy bytes \[ns\].
+    pub(crate) fn copy(&self, bytes: u64) -> u64 {
+        nanoseconds(bytes as f64 / self.copy_bytes_per_second * 1e9)
+    }
+}
+
+/// Rounds a duration \[ns\].
+pub(crate) fn nanoseconds(duration: f64) -> u64 {
+    duration.round() as u64
+}

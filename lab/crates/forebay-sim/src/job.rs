@@ -1,0 +1,300 @@
+//! What is simulated, and what the engine would decide for it.
+
+use std::ops::Range;
+
+use forebay_model::{ReadAheadRules, Spec};
+use forebay_plan::config::{
+    AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
+    Settings, StorageFacts, StorageKind, budget, decide_job, wants_direct,
+};
+use forebay_plan::options::{LoaderOptions, OrderChoice, StrategyChoice, TierOptions};
+use forebay_plan::{LastBatch, Order, OrderKind, default_group};
+use serde::{Deserialize, Serialize};
+
+use crate::costs::Costs;
+use crate::error::Error;
+use crate::places::{Dataset, Uniform};
+
+/// Alignment of batch buffers \[B\].
+const PAGE_BYTES: u64 = 4096;
+/// Default memory of a loader: a quarter of that of the node, at most this \[B\].
+const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
+const DEFAULT_PART: u64 = 4;
+/// What the control part of a region takes, about \[B\].
+const CONTROL_BYTES: u64 = 1 << 20;
+
+/// A job: a dataset on a file system, ranks, and what their loaders are asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// The file system.
+    pub storage: Spec,
+    /// Read-ahead of the nodes' clients.
+    #[serde(default)]
+    pub rules: ReadAheadRules,
+    /// The dataset.
+    pub dataset: Dataset,
+    /// Ranks.
+    pub ranks: u32,
+    /// Nodes, each with a block of the ranks; the blocks differ by one at most.
+    pub nodes: u32,
+    /// The node.
+    #[serde(default)]
+    pub machine: Machine,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// The order.
+    pub order: OrderChoice,
+    /// What happens at the end of an epoch.
+    #[serde(default = "fill")]
+    pub last_batch: LastBatch,
+    /// How samples get from storage into batches.
+    #[serde(default)]
+    pub strategy: StrategyChoice,
+    /// Memory of the loader on each node \[B\]; absent: the default.
+    #[serde(default)]
+    pub node_memory_bytes: Option<u64>,
+    /// Epochs.
+    #[serde(default = "one")]
+    pub epochs: u64,
+    /// Steps of the first epoch that are simulated; absent: all epochs.
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// Compute time of a step \[µs\].
+    #[serde(default)]
+    pub compute_us: f64,
+    /// The compute time of a node is longer by a random fraction of up to this.
+    #[serde(default)]
+    pub compute_jitter: f64,
+    /// Nodes begin within this time \[µs\].
+    #[serde(default)]
+    pub start_skew_us: f64,
+    /// Seed of the order.
+    #[serde(default)]
+    pub seed: u64,
+    /// Processor time of what the engine does.
+    #[serde(default)]
+    pub costs: Costs,
+}
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Cores.
+    pub cores: u32,
+    /// Memory \[B\].
+    pub memory_bytes: u64,
+    /// Whether all nodes are one machine, as in an emulated run.
+    #[serde(default)]
+    pub is_shared: bool,
+}
+
+impl Default for Machine {
+    /// A node of a cluster of 2018: 36 cores, 128 GiB.
+    fn default() -> Machine {
+        Machine { cores: 36, memory_bytes: 128 << 30, is_shared: false }
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn fill() -> LastBatch {
+    LastBatch::Fill
+}
+
+/// What the engine would decide.
+#[derive(Clone, Debug)]
+pub(crate) struct Decisions {
+    pub(crate) order: Order,
+    pub(crate) settings: Settings,
+}
+
+impl Job {
+    /// Validates the numbers; the error names the first invalid one.
+    pub fn check(&self) -> Result<(), Error> {
+        self.storage.check()?;
+        self.costs.check()?;
+        let Dataset::Uniform(places) = &self.dataset;
+        places.check()?;
+        let positive = |what, value: u64, most: u64| {
+            let holds = (1..=most).contains(&value);
+            if holds { Ok(()) } else { Err(Error::job(what, format!("1 to {most}"), &value)) }
+        };
+        positive("ranks", self.ranks.into(), 1 << 24)?;
+        positive("nodes", self.nodes.into(), self.ranks.into())?;
+        positive("batch_size", self.batch_size, 1 << 32)?;
+        positive("epochs", self.epochs, 1 << 20)?;
+        positive("machine.cores", self.machine.cores.into(), 1 << 16)?;
+        positive("machine.memory_bytes", self.machine.memory_bytes, 1 << 60)?;
+        if let Some(steps) = self.steps {
+            positive("steps", steps, 1 << 40)?;
+        }
+        for (what, value, most) in [
+            ("compute_us", self.compute_us, 3600e6),
+            ("start_skew_us", self.start_skew_us, 3600e6),
+            ("compute_jitter", self.compute_jitter, 100.0),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                return Err(Error::job(what, format!("0 to {most:e}"), &value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranks of a node.
+    pub fn ranks_of(&self, node: u32) -> Range<u32> {
+        let begin = |node: u32| (u64::from(node) * u64::from(self.ranks) / u64::from(self.nodes)) as u32;
+        begin(node)..begin(node + 1)
+    }
+
+    pub(crate) fn places(&self) -> &Uniform {
+        let Dataset::Uniform(places) = &self.dataset;
+        places
+    }
+
+    /// Time to compute a step \[ns\].
+    pub(crate) fn compute_ns(&self) -> u64 {
+        crate::costs::nanoseconds(self.compute_us * 1e3)
+    }
+
+    /// Time that a meeting takes after the last rank has arrived: a tree over all ranks \[ns\].
+    pub(crate) fn meeting_ns(&self) -> u64 {
+        let rounds = f64::from(self.ranks).log2().ceil();
+        crate::costs::nanoseconds(self.costs.message_ns * rounds)
+    }
+
+    /// Decides as the engine does, for a node with so many ranks.
+    pub(crate) fn decide(&self, node_ranks: u32) -> Result<Decisions, Error> {
+        let options = self.loader_options(node_ranks).checked()?;
+        options.strategy.check()?;
+        if options.strategy.stagger.is_some() {
+            return Err(Error::NotModelled("nodes that read in turns".to_owned()));
+        }
+        if options.strategy.locate == Locate::Scan {
+            return Err(Error::NotModelled("an index that is built by a walk".to_owned()));
+        }
+        let places = self.places();
+        let mean_bytes = places.sample_bytes as f64;
+        let (group_samples, group_window) = default_group(places.samples, mean_bytes, 1);
+        let order = options.order(places.samples, group_samples, group_window, None)?;
+        if !matches!(
+            order.kind(),
+            OrderKind::Sequential | OrderKind::Contiguous | OrderKind::Shuffle | OrderKind::Group { .. }
+        ) {
+            return Err(Error::NotModelled(format!("the order {}", order.kind().name())));
+        }
+        let data = self.data_facts(order.largest_batch());
+        let read_options = options.read_options(false, 0);
+        let storage = self.storage_facts(&options, &data, &order);
+        let budget = self.budget()?;
+        let facts = JobFacts {
+            options: &read_options,
+            data: &data,
+            storage: &storage,
+            order: &order,
+            budget: &budget,
+            copy_buffer_bytes: 0,
+            has_tiers_of_shares: false,
+        };
+        let plan = decide_job(&facts, &|_| CONTROL_BYTES).map_err(|JobTooLarge { least, budget }| {
+            Error::Memory {
+                minimum_bytes: least.minimum_bytes,
+                buffer_bytes: least.buffer_bytes,
+                staging_bytes: least.staging_bytes,
+                found_bytes: budget.left_bytes(),
+            }
+        })?;
+        let order = options.decided_order(places.samples, &plan.settings)?;
+        let steps = order.steps_per_epoch();
+        if self.steps.is_some_and(|found| found > steps) {
+            let found = self.steps.unwrap_or_default();
+            return Err(Error::job("steps", format!("at most {steps}, as an epoch has"), &found));
+        }
+        match plan.settings.mode {
+            IoMode::Planned { .. } if plan.settings.access == AccessChoice::Mmap => {
+                Err(Error::NotModelled("readers that copy from mappings".to_owned()))
+            }
+            IoMode::Planned { .. } => Ok(Decisions { order, settings: plan.settings }),
+            IoMode::CursorWalk { .. } => {
+                Err(Error::NotModelled("a cursor that walks through a file".to_owned()))
+            }
+            IoMode::Mapped => Err(Error::NotModelled("samples that are copied from mappings".to_owned())),
+            IoMode::Store => Err(Error::NotModelled("an in-memory store".to_owned())),
+        }
+    }
+
+    fn loader_options(&self, node_ranks: u32) -> LoaderOptions {
+        LoaderOptions {
+            name: "simulated".to_owned(),
+            job: "simulated".to_owned(),
+            node: "0".to_owned(),
+            rank: 0,
+            size: self.ranks,
+            local_rank: 0,
+            local_ranks: (0..node_ranks).collect(),
+            batch_size: self.batch_size,
+            order: self.order.clone(),
+            seed: self.seed,
+            last_batch: self.last_batch,
+            expected_epochs: Some(self.epochs),
+            node_memory_bytes: self.node_memory_bytes,
+            strategy: self.strategy.clone(),
+            skips_bad_samples: false,
+            checksums: false,
+            timeout_s: 600,
+            tiers: TierOptions::default(),
+            store: None,
+            store_of_system: false,
+        }
+    }
+
+    fn data_facts(&self, largest_batch: u64) -> DataFacts {
+        let places = self.places();
+        // Ids, and the values of one field.
+        let batch_bytes = largest_batch * (8 + places.sample_bytes);
+        DataFacts {
+            samples: places.samples,
+            record_bytes: places.record_bytes(),
+            drawn_bytes: places.record_bytes(),
+            file_bytes: places.file_bytes(),
+            unit_samples: 1,
+            is_coded: false,
+            has_sample_files: places.has_sample_files(),
+            has_checksums: false,
+            batch_bytes: batch_bytes.next_multiple_of(PAGE_BYTES),
+            ragged_bytes: 0,
+            stream_bytes: 0,
+            stream_unit_bytes: 0,
+        }
+    }
+
+    fn storage_facts(&self, options: &LoaderOptions, data: &DataFacts, order: &Order) -> StorageFacts {
+        let read_options = options.read_options(false, 0);
+        let (source, memory_bytes) = (StorageKind::Network, self.machine.memory_bytes);
+        let wanted = wants_direct(&read_options, data, source, order.kind(), false, memory_bytes);
+        StorageFacts {
+            source,
+            mapping: Mapping::None,
+            direct: if wanted { DirectIo::IoUring } else { DirectIo::Unavailable },
+            memory_bytes,
+        }
+    }
+
+    fn budget(&self) -> Result<Budget, Error> {
+        let memory_bytes = self.machine.memory_bytes;
+        let facts = MemoryFacts {
+            requested_bytes: self.node_memory_bytes,
+            default_bytes: (memory_bytes / DEFAULT_PART).min(MAX_DEFAULT_BYTES),
+            free_bytes: memory_bytes,
+            address_left_bytes: None,
+            held_bytes: 0,
+        };
+        budget(&facts).map_err(|bound| {
+            let found = self.node_memory_bytes.unwrap_or_default();
+            Error::job("node_memory_bytes", format!("at most {}", bound.bytes()), &found)
+        })
+    }
+}

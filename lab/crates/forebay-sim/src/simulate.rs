@@ -1,0 +1,163 @@
+//! Runs a job.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::num::NonZero;
+use std::thread::{Builder, ScopedJoinHandle};
+
+use forebay_model::{FileSystem, Kernel, Processors};
+use forebay_plan::Order;
+use forebay_plan::config::{GatherFacts, Settings, gather_threads};
+use serde::{Deserialize, Serialize};
+
+use crate::actors::{Thread, threads};
+use crate::costs::nanoseconds;
+use crate::error::Error;
+use crate::job::{Decisions, Job};
+use crate::node::Node;
+use crate::result::{NodeResult, RunResult};
+use crate::world::World;
+
+/// A job, simulated with several seeds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// Steps of each run.
+    pub steps: u64,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Samples of all ranks in a run.
+    pub samples: u64,
+    /// Time that each meeting of the ranks takes after the last one has arrived \[ns\].
+    pub meeting_ns: u64,
+    /// One for each seed.
+    pub runs: Vec<RunResult>,
+}
+
+/// Simulates a job once for each seed. Seeds decide what varies between runs: the start of the
+/// nodes, compute times, the jitter of the file system; the seed of the order is that of the job.
+///
+/// # Errors
+///
+/// A job that is not valid, or that has no model.
+pub fn simulate(job: &Job, seeds: &[u64]) -> Result<Simulated, Error> {
+    job.check()?;
+    // Nodes have one of two numbers of ranks.
+    let mut decided: BTreeMap<u32, Decisions> = BTreeMap::new();
+    for node in 0..job.nodes {
+        let ranks = job.ranks_of(node).len() as u32;
+        if let Entry::Vacant(place) = decided.entry(ranks) {
+            place.insert(job.decide(ranks)?);
+        }
+    }
+    let Some(order) = decided.values().map(|one| &one.order).next() else {
+        return Err(Error::job("nodes", "at least 1", &0));
+    };
+    let steps_per_epoch = order.steps_per_epoch();
+    let steps = job.steps.unwrap_or(steps_per_epoch * job.epochs);
+    let runs = on_all_cores(seeds, |seed| run(job, &decided, order, steps, seed))?;
+    let samples = steps * job.batch_size * u64::from(job.ranks);
+    Ok(Simulated { steps, steps_per_epoch, samples, meeting_ns: job.meeting_ns(), runs })
+}
+
+fn run(
+    job: &Job,
+    decided: &BTreeMap<u32, Decisions>,
+    order: &Order,
+    steps: u64,
+    seed: u64,
+) -> Result<RunResult, Error> {
+    let mut kernel = Kernel::default();
+    let mut storage = FileSystem::new(&job.storage, job.rules, seed)?;
+    let mut noise = Noise(seed);
+    let cores = job.machine.cores as usize;
+    let shared = job.machine.is_shared.then(|| kernel.processors(cores));
+    let settings: Vec<&Settings> =
+        (0..job.nodes).map(|node| &decided[&(job.ranks_of(node).len() as u32)].settings).collect();
+    let nodes: Vec<Node> = (0..job.nodes)
+        .map(|node| {
+            let ranks = job.ranks_of(node).len() as u32;
+            let buffers = settings[node as usize].region.buffers;
+            let processors: Processors = shared.unwrap_or_else(|| kernel.processors(cores));
+            let begin = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
+            Node::new(&mut kernel, storage.add_node(), processors, ranks, begin, buffers)
+        })
+        .collect();
+    let mut world = World::new(job, order, settings, storage, nodes, steps, &mut kernel);
+    let mut actors: Vec<Thread> = Vec::new();
+    for node in 0..job.nodes as usize {
+        let longer = 1.0 + job.compute_jitter * noise.fraction();
+        let compute_ns = nanoseconds(job.compute_ns() as f64 * longer);
+        let gathers = gather_threads(&GatherFacts {
+            cores: (cores / world.nodes[node].ranks as usize).max(1),
+            buffers: world.settings(node).region.buffers,
+            decode_threads: 0,
+            store_requests: None,
+            has_locator: false,
+        });
+        actors.extend(threads(&world, node, gathers, compute_ns));
+    }
+    kernel.run(&mut actors, &mut world);
+    if world.step_ends.len() as u64 != steps {
+        return Err(Error::Stuck { steps: world.step_ends.len() as u64, expected: steps });
+    }
+    Ok(RunResult {
+        seed,
+        wall_ns: kernel.now() - world.ready,
+        startup_ns: world.ready,
+        step_ends: world.step_ends,
+        nodes: world
+            .nodes
+            .iter()
+            .map(|node| NodeResult {
+                startup_ns: node.counters.startup_ns,
+                wait_ns: node.counters.wait_ns,
+                compute_ns: node.counters.compute_ns,
+                skew_ns: node.counters.skew_ns,
+                reads: node.counters.reads,
+                read_bytes: node.counters.read_bytes,
+                traffic: world.storage.traffic(node.id),
+            })
+            .collect(),
+        servers: world.storage.servers().to_vec(),
+        events: kernel.events(),
+    })
+}
+
+/// Runs all seeds, as many at a time as there are cores; the results are in the order of the seeds.
+fn on_all_cores<T: Send>(
+    seeds: &[u64],
+    run: impl Fn(u64) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let (run, mut found) = (&run, Vec::with_capacity(seeds.len()));
+    for together in seeds.chunks(cores) {
+        let ended = std::thread::scope(|scope| {
+            let start = |seed| (seed, Builder::new().spawn_scoped(scope, move || run(seed)));
+            let threads: Vec<_> = together.iter().copied().map(start).collect();
+            // Where no thread can be had, this one does the work.
+            let join = |(seed, thread): (u64, std::io::Result<ScopedJoinHandle<'_, _>>)| {
+                thread.map_or_else(|_| Ok(run(seed)), ScopedJoinHandle::join)
+            };
+            threads.into_iter().map(join).collect::<Vec<_>>()
+        });
+        for result in ended {
+            found.push(result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+    }
+    Ok(found)
+}
+
+/// A pseudorandom sequence (`SplitMix64`, as in the model's jitter).
+struct Noise(u64);
+
+impl Noise {
+    /// A number from 0 to 1.
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        (word >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

@@ -1,0 +1,182 @@
+"""``forebay simulate``: what a job of any size would do to its file system, in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forebay.cli.commands import as_json
+from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
+from forebay_lab.cli.bench import STRATEGIES as _OF_BENCH
+from forebay_lab.cli.numbers import counts, seconds
+
+STRATEGIES = _OF_BENCH.rpartition(",")[2]
+
+
+@click.command()
+@click.option("--workload", metavar="NAME", required=True, help="A published workload (docs/workloads.md).")
+@click.option(
+    "--variant", metavar="NAME", help="Published variant of the workload, for example h100.  [default: first]"
+)
+@click.option(
+    "--scale", default=1.0, show_default=True, type=Finite(above=0), help="Factor on the size of its data."
+)
+@click.option(
+    "--container",
+    metavar="NAME",
+    help="Format of its data: lmdb, hdf5, tfrecord, npz.  [default: the published one]",
+)
+@click.option(
+    "--ranks",
+    default="4",
+    show_default=True,
+    metavar="N,N,...",
+    callback=counts,
+    help="Numbers of ranks, each of which is simulated.",
+)
+@click.option("--ranks-per-node", type=COUNT, help="Ranks of a node.  [default: the workload's, or all]")
+@click.option(
+    "--pfs",
+    default="lustre-hdd",
+    show_default=True,
+    metavar="PRESET",
+    help="The file system: a preset (forebay pfs presets), or a TOML file.",
+)
+@click.option("--targets", type=COUNT, help="Number of storage targets.  [default: the preset's]")
+@click.option(
+    "--strategies",
+    default=STRATEGIES,
+    show_default=True,
+    metavar="LIST",
+    help="Comma-separated rows, each strategy or strategy@order; ladder: the rows of the LMDBIO paper.",
+)
+@click.option("--order", default="group", show_default=True, help="Order of rows without @order.")
+@click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: the workload's]")
+@click.option("--global-batch", type=COUNT, help="Samples of all ranks per step, instead of --batch-size.")
+@click.option("--steps", type=COUNT, help="Steps to simulate.  [default: all of the epochs]")
+@click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs to simulate.")
+@click.option(
+    "--compute",
+    metavar="TIME",
+    callback=seconds,
+    help="Compute time of a step, for example 5ms.  [default: the workload's]",
+)
+@click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")
+@click.option(
+    "--seeds", default=9, show_default=True, type=COUNT, help="Runs per row, which differ by noise."
+)
+@click.option(
+    "--node-memory", metavar="SIZE", callback=byte_count, help="Memory of each node.  [default: 128GiB]"
+)
+@click.option("--cores", type=COUNT, help="Cores of each node.  [default: one for each rank]")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write an HTML report to this path.",
+)
+@as_json
+def command(
+    workload: str,
+    variant: str | None,
+    scale: float,
+    container: str | None,
+    ranks: tuple[int, ...],
+    ranks_per_node: int | None,
+    pfs: str,
+    targets: int | None,
+    strategies: str,
+    order: str,
+    batch_size: int | None,
+    global_batch: int | None,
+    compute: float | None,
+    report: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Predict the I/O of a job of any size from a model of its file system, without reading data.
+
+    The engine's own orders, plans and decisions run in virtual time against the model of `forebay
+    pfs`. docs/simulate.md explains the columns, and what the model leaves out.
+    """
+    if batch_size is not None and global_batch is not None:
+        raise click.UsageError("expected --batch-size or --global-batch, found both")
+    from forebay.cli.output import print_json, progress
+    from forebay_lab import write_page
+    from forebay_lab.bench import baselines as programs
+    from forebay_lab.bench.strategies import parse
+    from forebay_lab.bench.workload import load
+    from forebay_lab.pfs.start import Wanted
+    from forebay_lab.simulate import Request, simulate
+    from forebay_lab.simulate.places import of_workload
+
+    if report is not None:
+        write_page.check(report)
+    found = load(workload)
+    chosen = found.variant(variant)
+    places, left_out = of_workload(found, scale, container)
+    per_node = ranks_per_node or (found.client.node_ranks if found.client else max(ranks))
+    if batch_size is None and global_batch is None:
+        # What is published for some number of ranks holds for the job: the same global batch.
+        global_batch = chosen.batch_samples * chosen.ranks if chosen.ranks else None
+        batch_size = None if global_batch else chosen.batch_samples
+    path = Path(pfs)
+    wanted = Wanted(
+        preset=None if path.suffix == ".toml" else pfs,
+        spec=path if path.suffix == ".toml" else None,
+        overrides={} if targets is None else {"targets": targets},
+    )
+    request = Request(
+        places=places,
+        dataset={
+            "path": workload,
+            "format": container or found.container,
+            "samples": places.samples,
+            "bytes": places.file_bytes,
+            "mean_bytes": float(places.sample_bytes),
+        },
+        spec=wanted.resolve(),
+        ranks=ranks,
+        ranks_per_node=per_node,
+        batch_size=batch_size,
+        global_batch=global_batch,
+        compute_seconds=compute,
+        sample_seconds=(chosen.step_seconds or 0.0) / chosen.batch_samples,
+        workload={
+            "name": workload,
+            "variant": chosen.name,
+            "scale": scale,
+            "utilisation_line": found.benchmark.utilisation_line,
+            "notes": [],
+        },
+        left_out=tuple(left_out),
+        command=("forebay", *sys.argv[1:]),
+        **options,
+    )
+    rows = parse(strategies, order, programs.find(()))
+    with progress() as show:
+        result = simulate(request, rows, show)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+    if report is not None:
+        from forebay_lab.report import write
+
+        write(result, report)
+        if not as_json:
+            click.echo(f"The same with pictures: {report}")
+    return 0 if any(row["status"] == "ok" for row in result["rows"]) else 1
+
+
+def _print(result: dict[str, Any]) -> None:
+    from forebay.cli.output import COLUMNS, print_table, print_wrapped
+    from forebay_lab.simulate import table
+
+    for line in table.lines_above(result):
+        print_wrapped(line)
+    print_table(table.HEADER, table.rows(result), COLUMNS)
+    for line in table.lines_below(result):
+        print_wrapped(line)

@@ -1,0 +1,157 @@
+"""What is asked of a simulation, checked where it is made."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import forebay
+from forebay._core import option_error
+from forebay.options import resolve
+from forebay_lab.bench.strategies import Row, loader_options
+from forebay_lab.simulate.places import Places
+
+__all__ = ["SEEDS", "Request"]
+
+SEEDS = 9
+"""Runs of a row: the order in which nodes reach a server decides much, and it is noise."""
+
+SKEW_SECONDS = 0.02
+"""Within which nodes begin: as far apart as ranks leave a barrier and their first imports."""
+
+JITTER = 0.02
+"""By which the compute time of a node is longer, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One simulation: a dataset and a file system, numbers of ranks, and how the ranks read."""
+
+    places: Places
+    dataset: dict[str, Any]
+    """What a result says of the dataset."""
+    spec: dict[str, Any]
+    """The file system."""
+    ranks: tuple[int, ...]
+    ranks_per_node: int
+    """Most ranks of a node."""
+    batch_size: int | None = None
+    """Samples per rank and step; None: `global_batch` says."""
+    global_batch: int | None = None
+    steps: int | None = None
+    """Steps that are simulated; None: whole epochs."""
+    epochs: int = 1
+    compute_seconds: float | None = None
+    """Of a step; None: `sample_seconds` says."""
+    sample_seconds: float = 0.0
+    """Compute time of a sample."""
+    seed: int = 0
+    """Of the order."""
+    seeds: int = SEEDS
+    node_memory: int | None = None
+    """Memory of a node [bytes]; None: that of the default machine."""
+    cores: int | None = None
+    """Cores of a node; None: as many as ranks."""
+    costs: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] | None = None
+    left_out: tuple[str, ...] = ()
+    """What of the dataset is not modelled."""
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs > 1:
+            raise option_error(f"--steps: expected one epoch, found --epochs {self.epochs}")
+        if not self.ranks:
+            raise option_error("--ranks: expected at least one number, found none")
+        if len(set(self.ranks)) < len(self.ranks):
+            raise option_error(f"--ranks: expected each number once, found {_listed(self.ranks)}")
+        for ranks in self.ranks:
+            if ranks < 1:
+                raise option_error(f"--ranks: expected numbers of at least 1, found {ranks}")
+            if self.batch_size is None and self.global_batch is not None and self.global_batch % ranks:
+                raise option_error(
+                    f"--global-batch: expected a multiple of {ranks} ranks, found {self.global_batch}"
+                )
+            if (step := self.batch_of(ranks) * ranks) > self.places.samples:
+                raise option_error(
+                    f"a step of {ranks:,} ranks takes {step:,} samples, and the dataset has {self.places.samples:,}",
+                    "take smaller batches with --batch-size, or fewer ranks",
+                )
+
+    def ranks_of_nodes(self, ranks: int) -> tuple[int, ...]:
+        """Return the ranks of each node: full nodes, or numbers that differ by one."""
+        nodes = -(-ranks // self.ranks_per_node)
+        edges = [node * ranks // nodes for node in range(nodes + 1)]
+        return tuple(end - begin for begin, end in itertools.pairwise(edges))
+
+    def batch_of(self, ranks: int) -> int:
+        """Return the samples per rank and step."""
+        if self.batch_size is not None:
+            return self.batch_size
+        return (self.global_batch or 0) // ranks or 1
+
+    def compute_of(self, ranks: int) -> float:
+        """Return the compute time of a step [s]."""
+        if self.compute_seconds is not None:
+            return self.compute_seconds
+        return self.sample_seconds * self.batch_of(ranks)
+
+    def steps_of(self, ranks: int) -> int | None:
+        """Return the steps that are simulated, where that is less than all epochs."""
+        whole = -(-self.places.samples // (self.batch_of(ranks) * ranks))
+        return None if self.steps is None or self.steps >= whole else self.steps
+
+    def job(self, row: Row, ranks: int) -> dict[str, Any]:
+        """Return the simulated job of a row, as the native module takes it.
+
+        Raises
+        ------
+        OptionError
+            If the row has no model.
+        """
+        if row.baseline is not None:
+            raise option_error(f"not modelled: {row.strategy}, which is a program of its own")
+        if row.label:
+            raise option_error(f"not modelled: the surroundings of {row.name}")
+        options = loader_options(row.strategy)
+        if options["store"] not in (None, "none"):
+            raise option_error("not modelled: an in-memory store")
+        order = resolve({"order": row.order}, {})["order"]
+        of_nodes = self.ranks_of_nodes(ranks)
+        machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
+        machine["memory_bytes"] = self.node_memory or 128 << 30
+        job: dict[str, Any] = {
+            "storage": self.spec,
+            "rules": "lustre",
+            "dataset": self.places.as_json(),
+            "ranks": ranks,
+            "nodes": len(of_nodes),
+            "machine": machine,
+            "batch_size": self.batch_of(ranks),
+            "order": _order_json(order),
+            "strategy": asdict(options["strategy"]),
+            "epochs": self.epochs,
+            "steps": self.steps_of(ranks),
+            "compute_us": self.compute_of(ranks) * 1e6,
+            "compute_jitter": JITTER,
+            "start_skew_us": SKEW_SECONDS * 1e6,
+            "seed": self.seed,
+        }
+        if self.costs:
+            job["costs"] = self.costs
+        return job
+
+
+def _order_json(order: object) -> dict[str, Any]:
+    if isinstance(order, str):
+        return {"kind": order}
+    if isinstance(order, forebay.Group | forebay.LocalShuffle):
+        kind = "group" if isinstance(order, forebay.Group) else "local-shuffle"
+        return {"kind": kind, **{key: one for key, one in asdict(order).items() if one is not None}}
+    raise option_error(f"not modelled: the order {order!r}")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

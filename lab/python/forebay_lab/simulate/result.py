@@ -1,0 +1,198 @@
+"""The result of a simulation: that of a bench, with all numbers of ranks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import forebay
+from forebay._core import OptionError
+from forebay_lab.bench.strategies import Row
+from forebay_lab.report.data import RESULT_VERSION
+from forebay_lab.simulate import runs
+from forebay_lab.simulate.request import Request
+
+__all__ = ["SENSITIVE", "simulate"]
+
+Report = Callable[[str, int, int], None]
+
+SENSITIVE = 0.25
+"""Range of the runs around their median from which a row is called sensitive."""
+
+_NUMBERS = (
+    "wall_seconds", "startup_seconds", "total_seconds", "samples_per_second", "rate_mib_s",
+    "accelerator_utilisation", "exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds",
+    "requested_bytes", "reads", "read_bytes", "mmap_bytes", "storage_bytes",
+)  # fmt: skip
+_NONE = (
+    "locate_seconds", "locate_and_read_seconds", "messages_per_step", "guess_hit_share", "read_amplification",
+    "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "cpu_seconds",
+)  # fmt: skip
+
+
+def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str, Any]:
+    """Simulate each row at each number of ranks; docs/metrics.md says what the result holds.
+
+    Parameters
+    ----------
+    request
+        What is simulated.
+    rows
+        What is compared.
+    report
+        Told (what, done, all) while it runs.
+
+    Raises
+    ------
+    OptionError
+        If the job of a row is not valid.
+    """
+    seeds = list(range(request.seeds))
+    points, done = [], 0
+    for ranks in sorted(request.ranks):
+        found = []
+        for row in rows:
+            report("rows", done, len(rows) * len(request.ranks))
+            found.append(_row(request, row, ranks, seeds))
+            done += 1
+        points.append({**_sizes(request, ranks), "rows": found})
+    largest = points[-1]
+    return {
+        "version": RESULT_VERSION,
+        "forebay": forebay.__version__,
+        "command": list(request.command),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": None,
+        "dataset": request.dataset,
+        **{key: one for key, one in largest.items() if key != "rows"},
+        "node_emulation": {"by": None, "reason": None},
+        "epochs": request.epochs,
+        "repetitions": len(seeds),
+        "cold": True,
+        "launcher": "simulated",
+        "tiers": [],
+        "node_memory_bytes": request.node_memory,
+        "link_rate_bits_per_second": None,
+        "pfs": {"spec": request.spec, "time_scale": 1.0, "limit_mib_s": None},
+        "limit": {"rate_mib_s": None, "figures": []},
+        "workload": request.workload,
+        "warnings": [],
+        "rows": largest["rows"],
+        "verified": [],
+        "simulated": {
+            "seeds": seeds,
+            "window": request.steps,
+            "costs": request.costs or None,
+            "not_modelled": [*request.left_out, *NOT_MODELLED],
+        },
+        "points": [_thinned(point) for point in points],
+    }
+
+
+NOT_MODELLED = (
+    "schedulers, elevators, and caches of servers",
+    "other jobs, and congestion between links",
+    "Python's lock, and contention for GPUs",
+)
+"""Of any job."""
+
+
+def _sizes(request: Request, ranks: int) -> dict[str, Any]:
+    of_nodes, batch = request.ranks_of_nodes(ranks), request.batch_of(ranks)
+    steps = request.steps_of(ranks)
+    return {
+        "ranks": ranks,
+        "world_size": ranks,
+        "nodes": len(of_nodes),
+        "ranks_per_node": list(of_nodes),
+        "batch_size": batch,
+        "global_batch": batch * ranks,
+        "steps": -(-request.places.samples // (batch * ranks)) if steps is None else steps,
+        "compute_seconds": request.compute_of(ranks),
+    }
+
+
+def _row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": row.name,
+        "strategy": row.strategy,
+        "order": row.order,
+        "label": row.label,
+        "environment": {},
+        "wrapper": [],
+        "status": "ok",
+        "error": None,
+        "repetitions": [],
+        "median": None,
+        "spread": None,
+        "minimum_bytes": None,
+        "digest_steps": None,
+        "digest_epoch": None,
+        "explain": "",
+        "shuffle_quality": None,
+        "tiers": None,
+    }
+    try:
+        repetitions = runs.run(request.job(row, ranks), seeds)
+    except OptionError as error:
+        if not str(error).startswith(_NO_MODEL):
+            raise
+        return {**found, "status": "skipped", "error": str(error)}
+    middle = {key: _median(repetitions, key) for key in _NUMBERS} | dict.fromkeys(_NONE)
+    spread = {
+        key: (max(one[key] for one in repetitions) - min(one[key] for one in repetitions)) / value
+        for key, value in middle.items()
+        if value
+    }
+    return {
+        **found,
+        "repetitions": repetitions,
+        "median": middle,
+        "spread": spread,
+        "sensitive": _is_sensitive(repetitions),
+    }
+
+
+_NO_MODEL = "not modelled: "
+
+
+def _median(repetitions: Sequence[dict[str, Any]], key: str) -> float | None:
+    values = [one[key] for one in repetitions]
+    return None if None in values else statistics.median(values)
+
+
+def _is_sensitive(repetitions: Sequence[dict[str, Any]]) -> bool:
+    """Whether noise moves the wall time by more than a quarter from its median."""
+    times: list[float] = [one["wall_seconds"] for one in repetitions]
+    middle = statistics.median(times)
+    return max(max(times) - middle, middle - min(times)) > SENSITIVE * middle
+
+
+def _thinned(point: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the single repetitions."""
+    keys = ("name", "status", "error", "median", "spread", "sensitive")
+    rows = [
+        {
+            **{key: row.get(key) for key in keys},
+            "range": _range(row["repetitions"]) if row["repetitions"] else None,
+            "seeks": _seeks(row["repetitions"]),
+        }
+        for row in point["rows"]
+    ]
+    return {**point, "rows": rows}
+
+
+def _range(repetitions: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the smallest and the largest of the numbers that pictures show."""
+    return {
+        key: [min(one[key] for one in repetitions), max(one[key] for one in repetitions)]
+        for key in ("wall_seconds", "total_seconds", "samples_per_second")
+    }
+
+
+def _seeks(repetitions: Sequence[dict[str, Any]]) -> float | None:
+    """Return the median of the seeks of all servers."""
+    found = [sum(server["seeks"] for server in one["pfs"]["servers"]) for one in repetitions]
+    return statistics.median(found) if found else None

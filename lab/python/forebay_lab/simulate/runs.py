@@ -1,0 +1,125 @@
+"""Simulated runs in the form of repetitions of the bench (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+from forebay_lab import _native
+
+__all__ = ["MOST_RANKS", "Simulated", "run"]
+
+MIB = 1 << 20
+MOST_RANKS = 64
+"""Ranks that a result shows one by one, evenly chosen."""
+
+_QUANTILES = (0, 5, 25, 50, 75, 95, 100)
+_NANO = 1e-9
+
+Simulated = dict[str, Any]
+
+
+def run(job: dict[str, Any], seeds: list[int]) -> list[Simulated]:
+    """Simulate a job once for each seed, and return a repetition for each.
+
+    Raises
+    ------
+    OptionError
+        If the job is not valid, or has no model.
+    """
+    found = json.loads(_native.sim_run(json.dumps(job), seeds))
+    return [_repetition(one, found, job) for one in found["runs"]]
+
+
+def _repetition(one: dict[str, Any], found: dict[str, Any], job: dict[str, Any]) -> Simulated:
+    steps, nodes = found["steps"], one["nodes"]
+    wall, startup = one["wall_ns"] * _NANO, one["startup_ns"] * _NANO
+    total = wall + startup
+    meetings = steps * found["meeting_ns"] * _NANO
+    asked = found["samples"] * job["dataset"]["uniform"]["sample_bytes"]
+    parts = [_parts(node, meetings) for node in nodes]
+    compute = statistics.fmean(part["compute_seconds"] for part in parts)
+    first = compute / steps
+    return {
+        "wall_seconds": wall,
+        "startup_seconds": startup,
+        "total_seconds": total,
+        "samples_per_second": found["samples"] / total if total else None,
+        "rate_mib_s": asked / MIB / total if total else None,
+        # As DLIO has it: without the compute of the first step.
+        "accelerator_utilisation": (compute - first) / (wall - first) if steps > 1 and wall > first else None,
+        **{key: statistics.fmean(part[key] for part in parts) for key in parts[0]},
+        "requested_bytes": asked,
+        "reads": sum(node["reads"] for node in nodes),
+        "read_bytes": sum(node["read_bytes"] for node in nodes),
+        "mmap_bytes": 0,
+        "storage_bytes": sum(node["traffic"]["read_bytes"] for node in nodes),
+        **dict.fromkeys(_NOT_MODELLED),
+        "seed": one["seed"],
+        "step_seconds": _thinned([end * _NANO for end in one["step_ends"]]),
+        "ranks": [_of_rank(rank, wall, one, parts, job) for rank in _chosen(job["ranks"])],
+        "quantiles": {key: _quantiles([part[key] for part in parts]) for key in parts[0]},
+        "readers": [],
+        "by_epoch": [],
+        "pfs": {
+            "model_seconds": total,
+            "time_scale": 1.0,
+            "nodes": [{"node": number, **nodes[number]["traffic"]} for number in _chosen(len(nodes))],
+            "reads": sum(node["traffic"]["reads"] for node in nodes),
+            "read_bytes": sum(node["traffic"]["read_bytes"] for node in nodes),
+            "servers": [
+                {
+                    "server": number,
+                    "reads": server["pieces"],
+                    "read_bytes": server["bytes"],
+                    "seeks": server["seeks"],
+                    "busy_seconds": server["busy_ns"] * _NANO,
+                    "queue_seconds": server["queue_ns"] * _NANO,
+                }
+                for number, server in enumerate(one["servers"])
+            ],
+        },
+    }
+
+
+_NOT_MODELLED = (
+    "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "cpu_seconds",
+    "locate_seconds", "locate_and_read_seconds", "messages_per_step", "guess_hit_share", "read_amplification",
+)  # fmt: skip
+
+
+def _parts(node: dict[str, Any], meetings: float) -> dict[str, float]:
+    return {
+        "exposed_seconds": node["wait_ns"] * _NANO,
+        "compute_seconds": node["compute_ns"] * _NANO,
+        "communication_seconds": meetings,
+        "skew_seconds": max(0.0, node["skew_ns"] * _NANO - meetings),
+    }
+
+
+def _of_rank(
+    rank: int, wall: float, one: dict[str, Any], parts: list[dict[str, float]], job: dict[str, Any]
+) -> dict[str, Any]:
+    # Node n has the ranks from n * ranks // nodes on.
+    node = ((rank + 1) * job["nodes"] - 1) // job["ranks"]
+    startup = one["nodes"][node]["startup_ns"] * _NANO
+    return {"rank": rank, "node": node, "wall_seconds": wall, "startup_seconds": startup, **parts[node]}
+
+
+def _chosen(count: int) -> list[int]:
+    """Return up to `MOST_RANKS` numbers below a count, evenly chosen."""
+    if count <= MOST_RANKS:
+        return list(range(count))
+    return [place * (count - 1) // (MOST_RANKS - 1) for place in range(MOST_RANKS)]
+
+
+def _thinned(values: list[float], most: int = 512) -> list[float]:
+    if len(values) <= most:
+        return values
+    return [values[place * (len(values) - 1) // (most - 1)] for place in range(most)]
+
+
+def _quantiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {str(share): ordered[round(share / 100 * (len(ordered) - 1))] for share in _QUANTILES}

@@ -1,0 +1,75 @@
+"""The result of a simulation as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["HEADER", "lines_above", "lines_below", "rows"]
+
+HEADER = (
+    "ranks",
+    "row",
+    "step ms",
+    "range",
+    "start-up s",
+    "exposed",
+    "skew",
+    "samples/s",
+    "MiB/s",
+    "reads",
+    "seeks",
+)
+
+
+def lines_above(result: dict[str, Any]) -> Iterator[str]:
+    """Return the lines above the table: what was simulated."""
+    dataset, spec = result["dataset"], result["pfs"]["spec"]
+    yield f"{dataset['samples']:,} samples ({dataset['format']}), {dataset['mean_bytes']:,.0f} bytes each, on {spec['name']}"
+    yield (
+        f"simulated, {result['repetitions']} seeds: median and range of the time of a step; "
+        "exposed: share of the time that ranks wait for data"
+    )
+
+
+def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Return the cells of each row at each number of ranks."""
+    for point in result["points"]:
+        for row in point["rows"]:
+            name = (f"{point['ranks']:,}", row["name"])
+            middle = row["median"]
+            if middle is None:
+                yield (*name, row["status"], *[""] * (len(HEADER) - 3))
+                continue
+            steps = (
+                point["steps"] * result["epochs"] if result["simulated"]["window"] is None else point["steps"]
+            )
+            least, most = row["range"]["wall_seconds"]
+            wall = middle["wall_seconds"] or 1.0
+            yield (
+                *name,
+                f"{middle['wall_seconds'] / steps * 1e3:.3g}" + (" ?" if row["sensitive"] else ""),
+                f"{least / steps * 1e3:.3g} to {most / steps * 1e3:.3g}",
+                f"{middle['startup_seconds']:.3g}",
+                f"{middle['exposed_seconds'] / wall:.1%}",
+                f"{middle['skew_seconds'] / wall:.1%}",
+                f"{middle['samples_per_second']:,.0f}",
+                f"{middle['rate_mib_s']:,.0f}",
+                f"{middle['reads']:,.0f}",
+                f"{row['seeks']:,.0f}",
+            )
+
+
+def lines_below(result: dict[str, Any]) -> Iterator[str]:
+    """Return the lines below the table: what is sensitive, and what is not modelled."""
+    shown = [row for point in result["points"] for row in point["rows"]]
+    if any(row["sensitive"] for row in shown):
+        yield "?: sensitive, as the order in which nodes reach the servers moves it by more than 25 %"
+    for name, error in {row["name"]: row["error"] for row in shown if row["error"]}.items():
+        yield f"{name}: {error}"
+    workload = result["workload"]
+    for note in () if workload is None else workload["notes"]:
+        yield f"note: {note}"
+    yield "not modelled: " + "; ".join(result["simulated"]["not_modelled"])
+    for warning in result["warnings"]:
+        yield f"warning: {warning}"

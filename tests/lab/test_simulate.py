@@ -1,0 +1,137 @@
+"""``forebay simulate``: results and ranges, rows without a model, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forebay_lab.bench.containers import lmdb_record
+from forebay_lab.bench.workload import load
+from forebay_lab.simulate.places import of_workload
+from support import run_command, run_command_json
+
+# 100,000 samples of 3 KB, and a file system on which 2 seeds take a moment.
+SMALL = ("--workload", "cifar10-large", "--scale", "0.002", "--pfs", "nfs", "--seeds", "2")
+
+
+def run(capsys, *arguments):
+    return run_command(capsys, "simulate", *SMALL, *arguments)
+
+
+def run_json(capsys, *arguments):
+    return run_command_json(capsys, "simulate", *SMALL, *arguments)
+
+
+def test_each_row_at_each_number_of_ranks_has_a_median_and_a_range(capsys):
+    found = run_json(
+        capsys, "--ranks", "4,8", "--ranks-per-node", "2", "--global-batch", "512", "--compute", "1ms",
+        "--strategies", "forebay@sequential,forebay@group,pread@shuffle",
+    )  # fmt: skip
+    assert [point["ranks"] for point in found["points"]] == [4, 8]
+    assert found["ranks"] == 8
+    assert found["nodes"] == 4
+    assert found["batch_size"] == 64
+    assert found["simulated"]["seeds"] == [0, 1]
+    for point in found["points"]:
+        assert [row["name"] for row in point["rows"]] == [
+            "forebay@sequential",
+            "forebay@group",
+            "pread@shuffle",
+        ]
+        for row in point["rows"]:
+            least, most = row["range"]["wall_seconds"]
+            assert 0 < least <= row["median"]["wall_seconds"] <= most
+            assert row["median"]["requested_bytes"] == 196 * 512 * 3083
+            assert row["median"]["read_bytes"] >= 100_000 * 3083
+    for row in found["rows"]:
+        for one in row["repetitions"]:
+            parts = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
+            for rank in one["ranks"]:
+                assert sum(rank[key] for key in parts) == pytest.approx(rank["wall_seconds"])
+            assert sum(node["read_bytes"] for node in one["pfs"]["nodes"]) == one["pfs"]["read_bytes"]
+            assert sum(server["read_bytes"] for server in one["pfs"]["servers"]) == one["pfs"]["read_bytes"]
+            assert one["step_seconds"][-1] == pytest.approx(one["total_seconds"])
+
+
+def test_equal_seeds_give_equal_output(capsys):
+    arguments = ("--ranks", "4", "--steps", "20", "--strategies", "forebay@group")
+    first, second = (run_json(capsys, *arguments) for _ in range(2))
+    assert json.dumps(first["rows"]) == json.dumps(second["rows"])
+    other = run_json(capsys, *arguments, "--seed", "1")
+    assert json.dumps(first["rows"]) != json.dumps(other["rows"])
+
+
+def test_the_table_has_a_line_for_each_row_and_says_what_is_not_modelled(capsys):
+    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,lmdb")
+    assert status == 0
+    lines = out.splitlines()
+    assert any(line.split()[:2] == ["4", "forebay@sequential"] for line in lines)
+    assert any(line.split()[:3] == ["4", "lmdb@sequential", "skipped"] for line in lines)
+    assert "lmdb@sequential: not modelled: " in out
+    assert "not modelled: pages of the tree of an LMDB file" in out
+
+
+def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
+    page = tmp_path / "page.html"
+    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--report", str(page))
+    assert status == 0
+    assert f"The same with pictures: {page}" in out
+    assert "Load of each server" in page.read_text()
+
+
+def test_a_job_without_any_row_that_has_a_model_fails(capsys):
+    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmdb,store")
+    assert status == 1
+    assert "store@group: not modelled: an in-memory store" in out
+    assert "lmdb@sequential: not modelled: a cursor that walks through a file" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ranks", "4,4"), "--ranks: expected each number once, found 4, 4"),
+        (("--ranks", "0"), "--ranks: expected numbers of at least 1, found 0"),
+        (("--ranks", "x"), "expected numbers such as 5,3,1, found 'x'"),
+        (("--ranks", "7", "--global-batch", "512"), "--global-batch: expected a multiple of 7 ranks, found 512"),
+        (("--batch-size", "200000"), "a step of 4 ranks takes 800,000 samples, and the dataset has 100,000"),
+        (("--batch-size", "4", "--global-batch", "16"), "expected --batch-size or --global-batch, found both"),
+        (("--steps", "3", "--epochs", "2"), "--steps: expected one epoch, found --epochs 2"),
+        (("--pfs", "nfs2"), "unknown preset"),
+        (("--workload", "cifar"), "unknown workload"),
+        (("--node-memory", "1MiB"), "node_memory: expected at least"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_not_possible_is_refused_with_what_is(capsys, arguments, message):
+    status, _, err = run(capsys, *arguments)
+    assert status != 0
+    assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("container", "files", "stride", "head"),
+    [(None, 1, 4096, 16), ("tfrecord", 1, 3088, 12), ("npz", 100_000, 3072, 0), ("hdf5", 1, 3072, 0)],
+)
+def test_places_are_those_of_the_container(container, files, stride, head):
+    places, left_out = of_workload(load("cifar10-large"), 0.002, container)
+    assert (places.samples, places.files, places.stride_bytes, places.head_bytes) == (
+        100_000,
+        files,
+        stride,
+        head,
+    )
+    assert any("tree of an LMDB file" in one for one in left_out) == (container is None)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(3083, (4096, 16)), (4080, (4096, 16)), (4081, (8192, 16)), (100, (118, 16))]
+)
+def test_a_record_of_an_lmdb_has_pages_of_its_own_or_a_place_in_a_leaf(value, expected):
+    assert lmdb_record(value) == expected
+
+
+def test_nodes_that_ranks_do_not_fill_differ_by_one_rank(capsys):
+    found = run_json(capsys, "--ranks", "11", "--ranks-per-node", "4", "--batch-size", "8", "--steps", "4")
+    assert found["ranks_per_node"] == [3, 4, 4]
+    ranks = found["rows"][0]["repetitions"][0]["ranks"]
+    assert [one["node"] for one in ranks] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
