@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from forebay_lab.bench.containers import lmdb_record
 from forebay_lab.bench.workload import load
 from forebay_lab.simulate.places import of_workload
 from support import run_command, run_command_json
@@ -63,13 +62,13 @@ def test_equal_seeds_give_equal_output(capsys):
 
 
 def test_the_table_has_a_line_for_each_row_and_says_what_is_not_modelled(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,lmdb")
+    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,lmm-dm")
     assert status == 0
     lines = out.splitlines()
     assert any(line.split()[:2] == ["4", "forebay@sequential"] for line in lines)
-    assert any(line.split()[:3] == ["4", "lmdb@sequential", "skipped"] for line in lines)
-    assert "lmdb@sequential: not modelled: " in out
-    assert "not modelled: pages of the tree of an LMDB file" in out
+    assert any(line.split()[:3] == ["4", "lmm-dm@sequential", "skipped"] for line in lines)
+    assert "lmm-dm@sequential: not modelled: a cursor that nodes hand on" in out
+    assert "not modelled: branches of the tree of an LMDB file" in out
 
 
 def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
@@ -81,10 +80,10 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmdb,store")
+    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio,store")
     assert status == 1
     assert "store@group: not modelled: an in-memory store" in out
-    assert "lmdb@sequential: not modelled: a cursor that walks through a file" in out
+    assert "lmm-dio@sequential: not modelled: an index that is built by a walk" in out
 
 
 @pytest.mark.parametrize(
@@ -109,25 +108,19 @@ def test_a_job_that_is_not_possible_is_refused_with_what_is(capsys, arguments, m
 
 
 @pytest.mark.parametrize(
-    ("container", "files", "stride", "head"),
-    [(None, 1, 4096, 16), ("tfrecord", 1, 3088, 12), ("npz", 100_000, 3072, 0), ("hdf5", 1, 3072, 0)],
+    ("container", "files", "file_bytes"),
+    [(None, 1, None), ("tfrecord", 1, 308_800_000), ("npz", 100_000, 358_400_000), ("hdf5", 1, 307_202_048)],
 )
-def test_places_are_those_of_the_container(container, files, stride, head):
+def test_places_are_those_of_the_container(container, files, file_bytes):
     places, left_out = of_workload(load("cifar10-large"), 0.002, container)
-    assert (places.samples, places.files, places.stride_bytes, places.head_bytes) == (
-        100_000,
-        files,
-        stride,
-        head,
-    )
+    assert places.samples == 100_000
     assert any("tree of an LMDB file" in one for one in left_out) == (container is None)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(3083, (4096, 16)), (4080, (4096, 16)), (4081, (8192, 16)), (100, (118, 16))]
-)
-def test_a_record_of_an_lmdb_has_pages_of_its_own_or_a_place_in_a_leaf(value, expected):
-    assert lmdb_record(value) == expected
+    if file_bytes is None:
+        # A page for each record, and some of the tree.
+        assert 100_000 < places.model.file_bytes / 4096 < 103_000
+    else:
+        assert places.model.file_bytes == file_bytes
+        assert places.description["uniform"]["files"] == files
 
 
 def test_nodes_that_ranks_do_not_fill_differ_by_one_rank(capsys):

@@ -53,8 +53,8 @@ def test_dependencies_between_crates_run_one_way():
         ["forebay-types", "forebay-host", "forebay-image", "forebay-table", "forebay-model"],
         ["forebay-io", "forebay-plan", "forebay-transport", "forebay-preload"],
         ["forebay-format", "forebay-tier"],
-        ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs", "forebay-sim"],
-        ["forebay-py"],
+        ["forebay-engine", "forebay-lmdbio", "forebay-recipe", "forebay-pfs"],
+        ["forebay-py", "forebay-sim"],
         ["forebay-native", "forebay-lab-native"],
     ]
     assert {crate for level in order for crate in level} == allowed.keys()
@@ -62,12 +62,12 @@ def test_dependencies_between_crates_run_one_way():
         above = {crate for later in order[number:] for crate in later}
         for crate in level:
             assert not allowed[crate] & above, crate
-    # The loader knows nothing of lab, and lab's crates are joined by its native module alone; the
-    # model is what emulator and simulator run on.
+    # The loader knows nothing of lab, and lab's crates are joined by its native module alone, but
+    # for what emulator and simulator run on: the model, and recipes of files.
     lab = {"forebay-lmdbio", "forebay-recipe", "forebay-model", "forebay-pfs", "forebay-sim"}
-    on_model = {"forebay-pfs", "forebay-sim"}
+    on_model = {"forebay-pfs": {"forebay-model"}, "forebay-sim": {"forebay-model", "forebay-recipe"}}
     assert {crate for crate in allowed if allowed[crate] & lab} == {*on_model, "forebay-lab-native"}
-    assert all(allowed[crate] & lab == {"forebay-model"} for crate in on_model)
+    assert {crate: allowed[crate] & lab for crate in on_model} == on_model
     # The simulator decides as the engine does, without it.
     assert not allowed["forebay-sim"] & {"forebay-engine", "forebay-tier", "forebay-host", "forebay-io"}
     assert "forebay-plan" not in allowed["forebay-format"]

@@ -2,7 +2,7 @@
 # Configurations, specifications and answers in JSON: docs/pfs.md and docs/cost-model.md.
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias, final
 
 from forebay._native import *
 from forebay._native import Dataset
@@ -22,6 +22,7 @@ __all__ = [
     "OrderState",
     "RunSession",
     "Siblings",
+    "SimPlaces",
     "Watchdog",
     "build_with_recipe",
     "check_decoder",
@@ -81,5 +82,12 @@ def pfs_presets() -> list[str]: ...
 def pfs_suggested_time_scale(spec: str) -> float: ...
 def pfs_limit(spec: str, nodes: int) -> float: ...
 def pfs_predict(spec: str, scenario: str) -> str: ...
-def sim_run(job: str, seeds: list[int]) -> str: ...
+
+@final
+class SimPlaces:
+    def __new__(cls, dataset: str) -> Self: ...
+    @property
+    def file_bytes(self) -> int: ...
+
+def sim_run(job: str, places: SimPlaces, seeds: list[int]) -> str: ...
 def sim_costs() -> str: ...

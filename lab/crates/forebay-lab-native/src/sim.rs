@@ -1,16 +1,43 @@
 //! Simulated jobs. Jobs and results are JSON; `forebay_lab.simulate` makes them.
 
 use forebay_py::errors::wrong_option;
-use forebay_sim::{Costs, Job, simulate};
+use forebay_sim::{Costs, Error, Job, Places, simulate};
 use pyo3::prelude::*;
+use serde::de::DeserializeOwned;
 
-/// Simulates a job once for each seed; see `lab/python/forebay_lab/_native.pyi`.
+fn parsed<T: DeserializeOwned>(py: Python<'_>, what: &str, text: &str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| wrong_option(py, format!("{what}: {error}"), ""))
+}
+
+fn refused(py: Python<'_>, error: &Error) -> PyErr {
+    wrong_option(py, error.to_string(), error.hint())
+}
+
+/// The places of all samples of a dataset; see `lab/python/forebay_lab/_native.pyi`.
+#[pyclass(frozen, module = "forebay_lab._native")]
+pub(crate) struct SimPlaces(Places);
+
+#[pymethods]
+impl SimPlaces {
+    #[new]
+    fn new(py: Python<'_>, dataset: &str) -> PyResult<Self> {
+        let dataset = parsed(py, "simulated dataset", dataset)?;
+        py.detach(|| Places::of(&dataset)).map(Self).map_err(|error| refused(py, &error))
+    }
+
+    /// Bytes of all files.
+    #[getter]
+    fn file_bytes(&self) -> u64 {
+        self.0.file_bytes()
+    }
+}
+
+/// Simulates a job once for each seed.
 #[pyfunction]
-pub(crate) fn sim_run(py: Python<'_>, job: &str, seeds: Vec<u64>) -> PyResult<String> {
-    let job: Job =
-        serde_json::from_str(job).map_err(|error| wrong_option(py, format!("simulated job: {error}"), ""))?;
-    let found = py.detach(|| simulate(&job, &seeds));
-    let found = found.map_err(|error| wrong_option(py, error.to_string(), error.hint()))?;
+#[expect(clippy::needless_pass_by_value, reason = "as Python gives them")]
+pub(crate) fn sim_run(py: Python<'_>, job: &str, places: &SimPlaces, seeds: Vec<u64>) -> PyResult<String> {
+    let job: Job = parsed(py, "simulated job", job)?;
+    let found = py.detach(|| simulate(&job, &places.0, &seeds)).map_err(|error| refused(py, &error))?;
     serde_json::to_string(&found).map_err(|error| wrong_option(py, error.to_string(), ""))
 }
 

@@ -116,11 +116,21 @@ impl Recipe {
     /// Computes where all records lie, and calls `each` in key order: where the value starts in the
     /// file \[bytes\], its length \[bytes\], and whether it has pages of its own. Returns the
     /// number of pages of the file.
-    pub fn places(&self, mut each: impl FnMut(u64, u64, bool)) -> Result<u64, String> {
+    pub fn places(&self, each: impl FnMut(u64, u64, bool)) -> Result<u64, String> {
+        self.places_by_leaf(|_| (), each)
+    }
+
+    /// Like [`Recipe::places`]; `leaf` gets the number of each leaf's page, before its records.
+    pub fn places_by_leaf(
+        &self,
+        mut leaf: impl FnMut(u64),
+        mut each: impl FnMut(u64, u64, bool),
+    ) -> Result<u64, String> {
         let offsets = Offsets::new(self.page_bytes, self.dialect.header_bytes());
-        let outcome = compute(self, |leaf| {
-            for record in &leaf.page.records {
-                each(offsets.value(leaf.page.page, record), u64::from(record.value_bytes), record.big);
+        let outcome = compute(self, |found| {
+            leaf(found.page.page);
+            for record in &found.page.records {
+                each(offsets.value(found.page.page, record), u64::from(record.value_bytes), record.big);
             }
             Ok::<(), String>(())
         })?;

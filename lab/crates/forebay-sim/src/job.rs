@@ -9,11 +9,12 @@ use forebay_plan::config::{
 };
 use forebay_plan::options::{LoaderOptions, OrderChoice, StrategyChoice, TierOptions};
 use forebay_plan::{LastBatch, Order, OrderKind, default_group};
+use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
 use crate::costs::Costs;
 use crate::error::Error;
-use crate::places::{Dataset, Uniform};
+use crate::places::Places;
 
 /// Alignment of batch buffers \[B\].
 const PAGE_BYTES: u64 = 4096;
@@ -32,8 +33,6 @@ pub struct Job {
     /// Read-ahead of the nodes' clients.
     #[serde(default)]
     pub rules: ReadAheadRules,
-    /// The dataset.
-    pub dataset: Dataset,
     /// Ranks.
     pub ranks: u32,
     /// Nodes, each with a block of the ranks; the blocks differ by one at most.
@@ -117,8 +116,6 @@ impl Job {
     pub fn check(&self) -> Result<(), Error> {
         self.storage.check()?;
         self.costs.check()?;
-        let Dataset::Uniform(places) = &self.dataset;
-        places.check()?;
         let positive = |what, value: u64, most: u64| {
             let holds = (1..=most).contains(&value);
             if holds { Ok(()) } else { Err(Error::job(what, format!("1 to {most}"), &value)) }
@@ -150,11 +147,6 @@ impl Job {
         begin(node)..begin(node + 1)
     }
 
-    pub(crate) fn places(&self) -> &Uniform {
-        let Dataset::Uniform(places) = &self.dataset;
-        places
-    }
-
     /// Time to compute a step \[ns\].
     pub(crate) fn compute_ns(&self) -> u64 {
         crate::costs::nanoseconds(self.compute_us * 1e3)
@@ -167,7 +159,7 @@ impl Job {
     }
 
     /// Decides as the engine does, for a node with so many ranks.
-    pub(crate) fn decide(&self, node_ranks: u32) -> Result<Decisions, Error> {
+    pub(crate) fn decide(&self, places: &Places, node_ranks: u32) -> Result<Decisions, Error> {
         let options = self.loader_options(node_ranks).checked()?;
         options.strategy.check()?;
         if options.strategy.stagger.is_some() {
@@ -176,17 +168,16 @@ impl Job {
         if options.strategy.locate == Locate::Scan {
             return Err(Error::NotModelled("an index that is built by a walk".to_owned()));
         }
-        let places = self.places();
-        let mean_bytes = places.sample_bytes as f64;
-        let (group_samples, group_window) = default_group(places.samples, mean_bytes, 1);
-        let order = options.order(places.samples, group_samples, group_window, None)?;
+        let samples = places.samples();
+        let (group_samples, group_window) = default_group(samples, places.sample_bytes() as f64, 1);
+        let order = options.order(samples, group_samples, group_window, None)?;
         if !matches!(
             order.kind(),
             OrderKind::Sequential | OrderKind::Contiguous | OrderKind::Shuffle | OrderKind::Group { .. }
         ) {
             return Err(Error::NotModelled(format!("the order {}", order.kind().name())));
         }
-        let data = self.data_facts(order.largest_batch());
+        let data = data_facts(places, order.largest_batch());
         let read_options = options.read_options(false, 0);
         let storage = self.storage_facts(&options, &data, &order);
         let budget = self.budget()?;
@@ -207,22 +198,27 @@ impl Job {
                 found_bytes: budget.left_bytes(),
             }
         })?;
-        let order = options.decided_order(places.samples, &plan.settings)?;
+        let order = options.decided_order(samples, &plan.settings)?;
         let steps = order.steps_per_epoch();
         if self.steps.is_some_and(|found| found > steps) {
             let found = self.steps.unwrap_or_default();
             return Err(Error::job("steps", format!("at most {steps}, as an epoch has"), &found));
         }
         match plan.settings.mode {
-            IoMode::Planned { .. } if plan.settings.access == AccessChoice::Mmap => {
-                Err(Error::NotModelled("readers that copy from mappings".to_owned()))
+            IoMode::CursorWalk { .. } if options.strategy.locate != Locate::Cursor => {
+                Err(Error::NotModelled("a cursor that nodes hand on".to_owned()))
             }
-            IoMode::Planned { .. } => Ok(Decisions { order, settings: plan.settings }),
-            IoMode::CursorWalk { .. } => {
-                Err(Error::NotModelled("a cursor that walks through a file".to_owned()))
+            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential => {
+                Err(Error::NotModelled(format!("a cursor in the order {}", order.kind().name())))
+            }
+            IoMode::CursorWalk { .. } if places.leaves().is_empty() => {
+                Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()))
             }
             IoMode::Mapped => Err(Error::NotModelled("samples that are copied from mappings".to_owned())),
             IoMode::Store => Err(Error::NotModelled("an in-memory store".to_owned())),
+            IoMode::Planned { .. } | IoMode::CursorWalk { .. } => {
+                Ok(Decisions { order, settings: plan.settings })
+            }
         }
     }
 
@@ -251,33 +247,17 @@ impl Job {
         }
     }
 
-    fn data_facts(&self, largest_batch: u64) -> DataFacts {
-        let places = self.places();
-        // Ids, and the values of one field.
-        let batch_bytes = largest_batch * (8 + places.sample_bytes);
-        DataFacts {
-            samples: places.samples,
-            record_bytes: places.record_bytes(),
-            drawn_bytes: places.record_bytes(),
-            file_bytes: places.file_bytes(),
-            unit_samples: 1,
-            is_coded: false,
-            has_sample_files: places.has_sample_files(),
-            has_checksums: false,
-            batch_bytes: batch_bytes.next_multiple_of(PAGE_BYTES),
-            ragged_bytes: 0,
-            stream_bytes: 0,
-            stream_unit_bytes: 0,
-        }
-    }
-
     fn storage_facts(&self, options: &LoaderOptions, data: &DataFacts, order: &Order) -> StorageFacts {
         let read_options = options.read_options(false, 0);
         let (source, memory_bytes) = (StorageKind::Network, self.machine.memory_bytes);
         let wanted = wants_direct(&read_options, data, source, order.kind(), false, memory_bytes);
         StorageFacts {
             source,
-            mapping: Mapping::None,
+            mapping: if options.strategy.access == AccessChoice::Mmap {
+                Mapping::Cold
+            } else {
+                Mapping::None
+            },
             direct: if wanted { DirectIo::IoUring } else { DirectIo::Unavailable },
             memory_bytes,
         }
@@ -296,5 +276,24 @@ impl Job {
             let found = self.node_memory_bytes.unwrap_or_default();
             Error::job("node_memory_bytes", format!("at most {}", bound.bytes()), &found)
         })
+    }
+}
+
+fn data_facts(places: &Places, largest_batch: u64) -> DataFacts {
+    // Ids, and the values of one field.
+    let batch_bytes = largest_batch * (8 + places.sample_bytes());
+    DataFacts {
+        samples: places.samples(),
+        record_bytes: places.record_bytes(),
+        drawn_bytes: places.record_bytes(),
+        file_bytes: places.file_bytes(),
+        unit_samples: 1,
+        is_coded: false,
+        has_sample_files: places.has_sample_files(),
+        has_checksums: false,
+        batch_bytes: batch_bytes.next_multiple_of(PAGE_BYTES),
+        ragged_bytes: 0,
+        stream_bytes: 0,
+        stream_unit_bytes: 0,
     }
 }

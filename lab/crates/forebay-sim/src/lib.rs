@@ -4,7 +4,7 @@
 //! Each part uses those above it:
 //!
 //! - `costs`: processor time of what the engine does ([`Costs`]).
-//! - `places`: where the samples of a dataset lie, without the dataset ([`Uniform`]).
+//! - `places`: where the samples of a dataset lie, without the dataset ([`Places`]).
 //! - `job`: what is simulated ([`Job`]), and the decisions that the engine would make for it.
 //! - `node`: what the threads of a node share: plans, positions, counters.
 //! - `world`: what all nodes share: the file system, the barrier of the job.
@@ -29,6 +29,6 @@ mod world;
 pub use costs::Costs;
 pub use error::Error;
 pub use job::{Job, Machine};
-pub use places::{Dataset, Uniform};
+pub use places::{Dataset, Lmdb, Places, Uniform};
 pub use result::{NodeResult, RunResult};
 pub use simulate::{Simulated, simulate};

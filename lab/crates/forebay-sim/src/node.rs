@@ -127,6 +127,10 @@ pub(crate) struct Node {
     segments: VecDeque<PlannedSegment>,
     /// All needs of steps before this one are planned.
     pub(crate) covered: u64,
+    /// Steps before this one have been taken from the roots.
+    pub(crate) planned: u64,
+    /// For each root, the step that it locates next.
+    pub(crate) located: Vec<u64>,
     /// Blocks that are not filled, by step.
     missing: BTreeMap<u64, u32>,
     /// What ranks read themselves, by step: local rank, bytes.
@@ -173,6 +177,8 @@ impl Node {
             opens: BTreeMap::new(),
             segments: VecDeque::new(),
             covered: 0,
+            planned: 0,
+            located: Vec::new(),
             missing: BTreeMap::new(),
             in_place: BTreeMap::new(),
             begun: 0,

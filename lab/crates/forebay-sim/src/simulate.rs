@@ -8,6 +8,7 @@ use std::thread::{Builder, ScopedJoinHandle};
 use forebay_model::{FileSystem, Kernel, Processors};
 use forebay_plan::Order;
 use forebay_plan::config::{GatherFacts, Settings, gather_threads};
+use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
 use crate::actors::{Thread, threads};
@@ -15,6 +16,7 @@ use crate::costs::nanoseconds;
 use crate::error::Error;
 use crate::job::{Decisions, Job};
 use crate::node::Node;
+use crate::places::Places;
 use crate::result::{NodeResult, RunResult};
 use crate::world::World;
 
@@ -39,14 +41,14 @@ pub struct Simulated {
 /// # Errors
 ///
 /// A job that is not valid, or that has no model.
-pub fn simulate(job: &Job, seeds: &[u64]) -> Result<Simulated, Error> {
+pub fn simulate(job: &Job, places: &Places, seeds: &[u64]) -> Result<Simulated, Error> {
     job.check()?;
     // Nodes have one of two numbers of ranks.
     let mut decided: BTreeMap<u32, Decisions> = BTreeMap::new();
     for node in 0..job.nodes {
         let ranks = job.ranks_of(node).len() as u32;
         if let Entry::Vacant(place) = decided.entry(ranks) {
-            place.insert(job.decide(ranks)?);
+            place.insert(job.decide(places, ranks)?);
         }
     }
     let Some(order) = decided.values().map(|one| &one.order).next() else {
@@ -54,13 +56,14 @@ pub fn simulate(job: &Job, seeds: &[u64]) -> Result<Simulated, Error> {
     };
     let steps_per_epoch = order.steps_per_epoch();
     let steps = job.steps.unwrap_or(steps_per_epoch * job.epochs);
-    let runs = on_all_cores(seeds, |seed| run(job, &decided, order, steps, seed))?;
+    let runs = on_all_cores(seeds, |seed| run(job, places, &decided, order, steps, seed))?;
     let samples = steps * job.batch_size * u64::from(job.ranks);
     Ok(Simulated { steps, steps_per_epoch, samples, meeting_ns: job.meeting_ns(), runs })
 }
 
 fn run(
     job: &Job,
+    places: &Places,
     decided: &BTreeMap<u32, Decisions>,
     order: &Order,
     steps: u64,
@@ -82,7 +85,20 @@ fn run(
             Node::new(&mut kernel, storage.add_node(), processors, ranks, begin, buffers)
         })
         .collect();
-    let mut world = World::new(job, order, settings, storage, nodes, steps, &mut kernel);
+    let mut world = World {
+        job,
+        places,
+        order,
+        settings,
+        shard_bytes: places.shard_bytes(),
+        storage,
+        nodes,
+        steps,
+        arrived: 0,
+        together: kernel.condition(),
+        ready: 0,
+        step_ends: Vec::new(),
+    };
     let mut actors: Vec<Thread> = Vec::new();
     for node in 0..job.nodes as usize {
         let longer = 1.0 + job.compute_jitter * noise.fraction();
@@ -92,9 +108,9 @@ fn run(
             buffers: world.settings(node).region.buffers,
             decode_threads: 0,
             store_requests: None,
-            has_locator: false,
+            has_locator: world.settings(node).mode.is_alone(),
         });
-        actors.extend(threads(&world, node, gathers, compute_ns));
+        actors.extend(threads(&mut world, node, gathers, compute_ns));
     }
     kernel.run(&mut actors, &mut world);
     if world.step_ends.len() as u64 != steps {

@@ -1,18 +1,20 @@
 //! What all nodes of a job share.
 
-use forebay_model::{Condition, FileId, FileSystem, Kernel, ModelTime, OpenFile};
+use forebay_model::{Condition, FileId, FileSystem, ModelTime, OpenFile};
 use forebay_plan::Order;
 use forebay_plan::config::Settings;
 
 use crate::job::Job;
 use crate::node::Node;
+use crate::places::Places;
 
 /// The file system, the nodes, the meetings of the ranks.
 pub(crate) struct World<'a> {
     pub(crate) job: &'a Job,
+    pub(crate) places: &'a Places,
     pub(crate) order: &'a Order,
     /// What each node decided.
-    settings: Vec<&'a Settings>,
+    pub(crate) settings: Vec<&'a Settings>,
     /// Length of each file \[B\]; empty where each sample is a file.
     pub(crate) shard_bytes: Vec<u64>,
     pub(crate) storage: FileSystem,
@@ -20,7 +22,7 @@ pub(crate) struct World<'a> {
     /// Steps of the run.
     pub(crate) steps: u64,
     /// Nodes that have arrived where all meet.
-    arrived: usize,
+    pub(crate) arrived: usize,
     /// All nodes have arrived.
     pub(crate) together: Condition,
     /// When the ranks met after the first batch.
@@ -30,30 +32,6 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(crate) fn new(
-        job: &'a Job,
-        order: &'a Order,
-        settings: Vec<&'a Settings>,
-        storage: FileSystem,
-        nodes: Vec<Node>,
-        steps: u64,
-        kernel: &mut Kernel,
-    ) -> World<'a> {
-        World {
-            job,
-            order,
-            settings,
-            shard_bytes: forebay_types::SamplePlaces::shard_bytes(job.places()),
-            storage,
-            nodes,
-            steps,
-            arrived: 0,
-            together: kernel.condition(),
-            ready: 0,
-            step_ends: Vec::new(),
-        }
-    }
-
     /// What a node decided.
     pub(crate) fn settings(&self, node: usize) -> &'a Settings {
         self.settings[node]
@@ -71,10 +49,7 @@ impl<'a> World<'a> {
 
     /// A file, opened by the readers of a node.
     pub(crate) fn open(&mut self, node: usize, shard: u32) -> OpenFile {
-        let bytes = self.shard_bytes.get(shard as usize).copied().unwrap_or_else(|| {
-            // Each sample is a file.
-            self.job.places().header_bytes + self.job.places().stride_bytes
-        });
+        let bytes = self.places.bytes_of_file(u64::from(shard));
         let node = &mut self.nodes[node];
         let client = self.storage.client(node.id);
         *node.opens.entry(shard).or_insert_with(|| client.open(FileId(u64::from(shard)), bytes))

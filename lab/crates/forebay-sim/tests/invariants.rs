@@ -1,10 +1,9 @@
 //! What holds for every job.
 
 use forebay_model::Spec;
-use forebay_sim::simulate;
 use proptest::prelude::*;
 
-use crate::jobs::job;
+use crate::jobs::simulate;
 
 fn orders() -> impl Strategy<Value = serde_json::Value> {
     prop_oneof![
@@ -40,7 +39,7 @@ proptest! {
             jitter: 0.1,
             ..Spec::free().with_targets(targets)
         };
-        let job = job(|job| {
+        let found = simulate(&[seed, seed], |job| {
             job["storage"] = serde_json::to_value(&spec).unwrap();
             job["dataset"]["uniform"]["samples"] = samples.into();
             job["dataset"]["uniform"]["sample_bytes"] = sample_bytes.into();
@@ -52,8 +51,8 @@ proptest! {
             job["epochs"] = epochs.into();
             job["compute_us"] = compute_us.into();
             job["start_skew_us"] = 300.into();
-        });
-        let found = simulate(&job, &[seed, seed]).unwrap();
+        })
+        .unwrap();
         prop_assert_eq!(&found.runs[0], &found.runs[1]);
         let run = &found.runs[0];
         prop_assert_eq!(run.step_ends.len() as u64, found.steps);

@@ -1,7 +1,7 @@
 //! Jobs that are small enough to be computed by hand, and jobs that are refused.
 
 use forebay_model::Spec;
-use forebay_sim::{Costs, Dataset, Job, Machine, Uniform, simulate};
+use forebay_sim::{Costs, Dataset, Error, Job, Machine, Places, Simulated};
 use serde_json::{Value, json};
 
 /// Processors that take no time.
@@ -20,21 +20,13 @@ pub fn free_costs() -> Costs {
     }
 }
 
-/// A job of one node, one rank: 64 samples of 4096 bytes in one file, 1 ns per byte.
-pub fn job(change: impl FnOnce(&mut Value)) -> Job {
+/// Simulates a job of one node, one rank: 64 samples of 4096 bytes in one file, 1 ns per byte.
+pub fn simulate(seeds: &[u64], change: impl FnOnce(&mut Value)) -> Result<Simulated, Error> {
     let spec = Spec { target_bytes_per_second: 1e9, latency_us: 100.0, ..Spec::free() };
-    let dataset = Uniform {
-        samples: 64,
-        files: 1,
-        header_bytes: 0,
-        stride_bytes: 4096,
-        head_bytes: 0,
-        sample_bytes: 4096,
-    };
     let mut value = json!({
         "storage": spec,
         "rules": {"linux": {"read_ahead_bytes": 0}},
-        "dataset": Dataset::Uniform(dataset),
+        "dataset": {"uniform": {"samples": 64, "stride_bytes": 4096, "sample_bytes": 4096}},
         "nodes": 1,
         "ranks": 1,
         "machine": Machine { cores: 4, memory_bytes: 1 << 30, is_shared: false },
@@ -43,13 +35,16 @@ pub fn job(change: impl FnOnce(&mut Value)) -> Job {
         "costs": free_costs(),
     });
     change(&mut value);
-    serde_json::from_value(value).expect("a job")
+    let dataset = value.as_object_mut().and_then(|value| value.remove("dataset")).expect("a dataset");
+    let dataset: Dataset = serde_json::from_value(dataset).expect("a dataset");
+    let job: Job = serde_json::from_value(value).expect("a job");
+    forebay_sim::simulate(&job, &Places::of(&dataset)?, seeds)
 }
 
 #[test]
 fn one_node_reads_its_file_ahead_of_a_script_that_computes() {
     let compute_us = 500.0;
-    let found = simulate(&job(|job| job["compute_us"] = compute_us.into()), &[0]).unwrap();
+    let found = simulate(&[0], |job| job["compute_us"] = compute_us.into()).unwrap();
     assert_eq!((found.steps, found.steps_per_epoch, found.samples), (8, 8, 64));
     let run = &found.runs[0];
     // One request has all the data: 256 KiB at 1 ns per byte, and the latency.
@@ -66,15 +61,11 @@ fn one_node_reads_its_file_ahead_of_a_script_that_computes() {
 
 #[test]
 fn ranks_read_large_samples_themselves_and_are_read_ahead_for() {
-    let found = simulate(
-        &job(|job| {
-            job["dataset"]["uniform"] =
-                json!({"samples": 16, "stride_bytes": 1 << 20, "sample_bytes": 1 << 20});
-            job["order"] = json!({"kind": "shuffle"});
-            job["batch_size"] = 4.into();
-        }),
-        &[0],
-    )
+    let found = simulate(&[0], |job| {
+        job["dataset"]["uniform"] = json!({"samples": 16, "stride_bytes": 1 << 20, "sample_bytes": 1 << 20});
+        job["order"] = json!({"kind": "shuffle"});
+        job["batch_size"] = 4.into();
+    })
     .unwrap();
     let run = &found.runs[0];
     let node = &run.nodes[0];
@@ -86,18 +77,50 @@ fn ranks_read_large_samples_themselves_and_are_read_ahead_for() {
     assert_eq!(run.step_ends.last(), Some(&((16 << 20) + 100_000)));
 }
 
+/// A job on an LMDB file of 1000 records, a page each, whose ranks walk to their samples.
+fn walk(nodes: u32, strategy: Value) -> Simulated {
+    simulate(&[0], |job| {
+        job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
+        job["strategy"] = strategy;
+        (job["nodes"], job["ranks"]) = (nodes.into(), nodes.into());
+        job["batch_size"] = (200 / nodes).into();
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_cursor_touches_each_leaf_that_it_passes_and_the_records_of_its_ranks() {
+    for (strategy, has_readers) in [
+        (json!({"locate": "cursor", "access": "mmap"}), false),
+        (json!({"locate": "cursor", "access": "mmap", "readers": "per_node"}), true),
+    ] {
+        // Without read-ahead each page is a fault of its own.
+        let alone = walk(1, strategy.clone());
+        let pages = alone.runs[0].nodes[0].traffic.reads;
+        let leaves = pages - 1000;
+        // A node of 26 bytes for each record, in what a page has besides its header.
+        assert_eq!(leaves, 1000_u64.div_ceil((4096 - 16) / 26));
+        assert_eq!(alone.runs[0].nodes[0].traffic.read_bytes, pages * 4096);
+        assert_eq!(alone.runs[0].nodes[0].reads > 0, has_readers);
+        // Each fault waits for the one before: 4096 ns and the latency.
+        let end = *alone.runs[0].step_ends.last().unwrap();
+        assert_eq!(end, pages * (4096 + 100_000), "{strategy}");
+        // On several nodes each passes all leaves, but for the last ones.
+        for node in &walk(4, strategy).runs[0].nodes {
+            assert!((250 + leaves - 2..=250 + leaves).contains(&node.traffic.reads), "{node:?}");
+        }
+    }
+}
+
 #[test]
 fn nodes_wait_for_the_slowest_one() {
-    let found = simulate(
-        &job(|job| {
-            job["nodes"] = 2.into();
-            job["ranks"] = 2.into();
-            job["batch_size"] = 4.into();
-            job["compute_us"] = 500.into();
-            job["compute_jitter"] = 1.0.into();
-        }),
-        &[3],
-    )
+    let found = simulate(&[3], |job| {
+        job["nodes"] = 2.into();
+        job["ranks"] = 2.into();
+        job["batch_size"] = 4.into();
+        job["compute_us"] = 500.into();
+        job["compute_jitter"] = 1.0.into();
+    })
     .unwrap();
     let run = &found.runs[0];
     let computed: Vec<u64> = run.nodes.iter().map(|node| node.compute_ns).collect();
@@ -120,13 +143,21 @@ fn a_job_that_is_not_possible_is_refused_with_what_is() {
         ("node_memory_bytes", json!(4096), "node_memory: expected at least"),
         ("node_memory_bytes", json!(1u64 << 40), "node_memory_bytes: expected at most 1073741824"),
         ("order", json!({"kind": "group", "lanes": 3, "samples": 0}), "order"),
-        ("strategy", json!({"locate": "cursor", "access": "mmap"}), "not modelled: a cursor"),
-        ("strategy", json!({"access": "mmap"}), "not modelled: readers that copy from mappings"),
+        (
+            "strategy",
+            json!({"locate": "cursor", "access": "mmap"}),
+            "a cursor through a file that is no LMDB",
+        ),
+        (
+            "strategy",
+            json!({"locate": "handoff", "access": "mmap"}),
+            "not modelled: a cursor that nodes hand on",
+        ),
         ("strategy", json!({"locate": "scan"}), "not modelled: an index that is built by a walk"),
         ("strategy", json!({"stagger": 2}), "not modelled: nodes that read in turns"),
         ("order", json!({"kind": "local-shuffle"}), "not modelled: the order local-shuffle"),
     ] {
-        let error = simulate(&job(|job| job[key] = value.clone()), &[0]).unwrap_err().to_string();
+        let error = simulate(&[0], |job| job[key] = value.clone()).unwrap_err().to_string();
         assert!(error.contains(message), "{key}: {error}");
     }
 }

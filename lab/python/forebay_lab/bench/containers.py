@@ -31,16 +31,7 @@ if TYPE_CHECKING:
 
     from forebay_lab.bench.sample import Sample
 
-__all__ = [
-    "LABELS",
-    "WRITERS",
-    "Block",
-    "example",
-    "framed",
-    "lmdb_record",
-    "masked_crc32c",
-    "minimum_bytes",
-]
+__all__ = ["LABELS", "WRITERS", "Block", "example", "framed", "masked_crc32c", "minimum_bytes"]
 
 LABELS = 1000
 """Sample i has the label i mod this: the classes of ImageNet."""
@@ -48,8 +39,6 @@ LABELS = 1000
 _PAGE_BYTES = 4096
 _PAGE_HEADER_BYTES = 16
 _NODE_HEADER_BYTES = 8
-# Of a node, in the index of its page.
-_POINTER_BYTES = 2
 # A larger node goes to pages of its own: half a page, even, less its offset in the page (lmdb,
 # `me_nodemax`).
 _NODE_MOST_BYTES = ((_PAGE_BYTES - _PAGE_HEADER_BYTES) // 2 & ~1) - 2
@@ -199,23 +188,15 @@ def minimum_bytes(container: str, sample: Sample, samples: int, files: int) -> i
     return samples * (sample.bytes + extra) + files * (16 << 10)
 
 
-def lmdb_record(value: int, key: int = 8) -> tuple[int, int]:
-    """Return what a record of an LMDB takes in its file, and how much of that is before the value.
-
-    A record that is larger than half a page has pages of its own; leaves hold page numbers only.
-    """
-    node = _NODE_HEADER_BYTES + key + value
-    if node > _NODE_MOST_BYTES:
-        return -(-(value + _PAGE_HEADER_BYTES) // _PAGE_BYTES) * _PAGE_BYTES, _PAGE_HEADER_BYTES
-    return node + node % 2 + _POINTER_BYTES, _NODE_HEADER_BYTES + key
-
-
 def _lmdb_bytes(sample: Sample, samples: int) -> int:
-    record, head = lmdb_record(sample.bytes + 32 * (sample.record == "caffe-datum"), key=12)
-    if head == _PAGE_HEADER_BYTES:
-        # Half a page more where sizes vary: what the last page wastes is that on average.
-        return int(samples * (record + 0.5 * _PAGE_BYTES * bool(sample.deviation_bytes) + 40)) + (1 << 20)
-    return int(samples * record * 1.1) + (1 << 20)
+    value = sample.bytes + 32 * (sample.record == "caffe-datum")
+    node = _NODE_HEADER_BYTES + 12 + value
+    if node > _NODE_MOST_BYTES:
+        pages = -(-(value + _PAGE_HEADER_BYTES) // _PAGE_BYTES)
+        # Half a page more where sizes vary: what the last page wastes is that on average. Leaves
+        # hold page numbers only.
+        return int(samples * (_PAGE_BYTES * (pages + 0.5 * bool(sample.deviation_bytes)) + 40)) + (1 << 20)
+    return int(samples * node * 1.1) + (1 << 20)
 
 
 def _first(numbered: Iterator[tuple[int, NDArray[np.uint8]]], count: int) -> Iterator[Any]:

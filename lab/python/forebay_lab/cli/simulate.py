@@ -134,7 +134,7 @@ def command(
             "path": workload,
             "format": container or found.container,
             "samples": places.samples,
-            "bytes": places.file_bytes,
+            "bytes": places.model.file_bytes,
             "mean_bytes": float(places.sample_bytes),
         },
         spec=wanted.resolve(),

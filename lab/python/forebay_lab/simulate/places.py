@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from forebay_lab.bench.containers import lmdb_record
+from forebay_lab import _native
 from forebay_lab.bench.workload import Workload
 
 if TYPE_CHECKING:
@@ -15,35 +16,36 @@ __all__ = ["Places", "of_workload"]
 
 _LABEL_BYTES = 11
 """About what Caffe's record has besides the image."""
-_LMDB_META_BYTES = 8192
 _TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES = 12, 4
 _NPZ_HEADER_BYTES = 512
 """Local file header and npy header of an array in a zip file, about."""
 _HDF5_HEADER_BYTES = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Places:
-    """Records of one length at regular places."""
+    """A dataset that is described by a few numbers."""
 
     samples: int
-    files: int = 1
-    header_bytes: int = 0
-    """Before the first record of a file."""
-    stride_bytes: int
-    """From a record of a file to the next."""
-    head_bytes: int = 0
-    """Of a record before its value."""
     sample_bytes: int
+    description: dict[str, Any]
+    model: _native.SimPlaces
+    """What computes the places, made once for all simulations."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the dataset of a simulated job."""
-        return {"uniform": asdict(self)}
+    @classmethod
+    def of(cls, kind: str, **description: int) -> Places:
+        """Compute the places of records of one length.
 
-    @property
-    def file_bytes(self) -> int:
-        """Size of all files."""
-        return self.files * self.header_bytes + self.samples * self.stride_bytes
+        Parameters
+        ----------
+        kind
+            ``uniform``: records at regular places of files. ``lmdb``: as LMDB's library lays them
+            out.
+        description
+            The numbers, as in ``places`` of the crate forebay-sim.
+        """
+        model = _native.SimPlaces(json.dumps({kind: description}))
+        return cls(description["samples"], description["sample_bytes"], {kind: description}, model)
 
 
 def of_workload(workload: Workload, scale: float, container: str | None) -> tuple[Places, Sequence[str]]:
@@ -62,30 +64,19 @@ def of_workload(workload: Workload, scale: float, container: str | None) -> tupl
         left_out.append(f"sizes of samples that differ: all have the mean, {size:,} bytes")
     if container == "lmdb":
         value = size + (_LABEL_BYTES if workload.sample.record == "caffe-datum" else 0)
-        record, head = lmdb_record(value)
-        left_out.append("pages of the tree of an LMDB file, which lie between those of the records")
-        places = Places(
-            samples=scaled.samples,
-            header_bytes=_LMDB_META_BYTES,
-            stride_bytes=record,
-            head_bytes=head,
-            sample_bytes=value,
-        )
-    elif container == "tfrecord":
-        places = Places(
-            samples=scaled.samples,
-            files=scaled.files,
-            stride_bytes=_TFRECORD_HEAD_BYTES + size + _TFRECORD_TAIL_BYTES,
-            head_bytes=_TFRECORD_HEAD_BYTES,
-            sample_bytes=size,
-        )
+        left_out.append("branches of the tree of an LMDB file")
+        return Places.of("lmdb", samples=scaled.samples, sample_bytes=value), left_out
+    if container == "tfrecord":
+        head, tail = _TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES
     else:
-        header = _NPZ_HEADER_BYTES if container == "npz" else _HDF5_HEADER_BYTES
-        places = Places(
-            samples=scaled.samples,
-            files=scaled.files,
-            header_bytes=header,
-            stride_bytes=size,
-            sample_bytes=size,
-        )
+        head, tail = 0, 0
+    places = Places.of(
+        "uniform",
+        samples=scaled.samples,
+        files=scaled.files,
+        header_bytes={"npz": _NPZ_HEADER_BYTES, "hdf5": _HDF5_HEADER_BYTES}.get(container, 0),
+        stride_bytes=head + size + tail,
+        head_bytes=head,
+        sample_bytes=size,
+    )
     return places, left_out

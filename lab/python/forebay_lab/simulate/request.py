@@ -125,7 +125,6 @@ class Request:
         job: dict[str, Any] = {
             "storage": self.spec,
             "rules": "lustre",
-            "dataset": self.places.as_json(),
             "ranks": ranks,
             "nodes": len(of_nodes),
             "machine": machine,

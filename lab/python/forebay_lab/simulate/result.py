@@ -135,7 +135,7 @@ def _row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, 
         "tiers": None,
     }
     try:
-        repetitions = runs.run(request.job(row, ranks), seeds)
+        repetitions = runs.run(request.job(row, ranks), request.places, seeds)
     except OptionError as error:
         if not str(error).startswith(_NO_MODEL):
             raise

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from forebay_lab import _native
+from forebay_lab.simulate.places import Places
 
 __all__ = ["MOST_RANKS", "Simulated", "run"]
 
@@ -20,7 +21,7 @@ _NANO = 1e-9
 Simulated = dict[str, Any]
 
 
-def run(job: dict[str, Any], seeds: list[int]) -> list[Simulated]:
+def run(job: dict[str, Any], places: Places, seeds: list[int]) -> list[Simulated]:
     """Simulate a job once for each seed, and return a repetition for each.
 
     Raises
@@ -28,16 +29,18 @@ def run(job: dict[str, Any], seeds: list[int]) -> list[Simulated]:
     OptionError
         If the job is not valid, or has no model.
     """
-    found = json.loads(_native.sim_run(json.dumps(job), seeds))
-    return [_repetition(one, found, job) for one in found["runs"]]
+    found = json.loads(_native.sim_run(json.dumps(job), places.model, seeds))
+    return [_repetition(one, found, job, places.sample_bytes) for one in found["runs"]]
 
 
-def _repetition(one: dict[str, Any], found: dict[str, Any], job: dict[str, Any]) -> Simulated:
+def _repetition(
+    one: dict[str, Any], found: dict[str, Any], job: dict[str, Any], sample_bytes: int
+) -> Simulated:
     steps, nodes = found["steps"], one["nodes"]
     wall, startup = one["wall_ns"] * _NANO, one["startup_ns"] * _NANO
     total = wall + startup
     meetings = steps * found["meeting_ns"] * _NANO
-    asked = found["samples"] * job["dataset"]["uniform"]["sample_bytes"]
+    asked = found["samples"] * sample_bytes
     parts = [_parts(node, meetings) for node in nodes]
     compute = statistics.fmean(part["compute_seconds"] for part in parts)
     first = compute / steps

@@ -3,22 +3,30 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use forebay_model::{Kernel, ModelTime};
 
 use crate::actors::in_place::RankReads;
+use crate::actors::walk::Walk;
 use crate::costs::nanoseconds;
 use crate::world::World;
 
 /// A gather thread of each rank of a node.
 pub(crate) struct Gather {
     node: usize,
+    /// The cursors of ranks that find their samples themselves, one for each.
+    walks: Vec<Walk>,
     state: State,
 }
 
 enum State {
+    /// The ranks of the node have not begun.
+    Start,
     /// It claims a step.
     Claiming,
+    /// Its ranks walk to their samples of this step.
+    Walking { step: u64, due: BinaryHeap<Reverse<(ModelTime, usize)>> },
     /// It waits for the blocks of this step.
     Waiting(u64),
     /// Its ranks read what no block has of this step.
@@ -28,8 +36,14 @@ enum State {
 }
 
 impl Gather {
-    pub(crate) fn new(node: usize) -> Gather {
-        Gather { node, state: State::Claiming }
+    /// A thread of ranks that get their samples from readers, but for those that walk to them
+    /// alone.
+    pub(crate) fn new(node: usize, alone: Range<u32>) -> Gather {
+        Gather {
+            node,
+            walks: alone.map(|rank| Walk::new(node, rank..rank + 1)).collect(),
+            state: State::Start,
+        }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
@@ -37,12 +51,43 @@ impl Gather {
         loop {
             let node = &mut world.nodes[self.node];
             match &mut self.state {
+                State::Start => {
+                    self.state = State::Claiming;
+                    return kernel.resume_at(node.begin);
+                }
                 State::Claiming => {
                     let Some(step) = node.claim() else { return kernel.wait(node.room) };
+                    if !self.walks.is_empty() {
+                        self.walks.iter_mut().for_each(|walk| walk.begin(world, step));
+                        let due = (0..self.walks.len()).map(|rank| Reverse((kernel.now(), rank))).collect();
+                        self.state = State::Walking { step, due };
+                        continue;
+                    }
                     if node.covered <= step {
                         kernel.notify_after(node.planning, wake_ns);
                     }
                     self.state = State::Waiting(step);
+                }
+                State::Walking { step, due } => {
+                    if let Some(Reverse((time, rank))) = due.pop() {
+                        if time > kernel.now() {
+                            due.push(Reverse((time, rank)));
+                            return kernel.resume_at(time);
+                        }
+                        if let Some(time) = self.walks[rank].advance(kernel, world) {
+                            due.push(Reverse((time, rank)));
+                        }
+                        continue;
+                    }
+                    let step = *step;
+                    let touched = self.walks.iter_mut().map(|walk| walk.take_touched_ns(world)).max();
+                    let touched = touched.unwrap_or(0);
+                    let (costs, samples) = (&world.job.costs, world.job.batch_size);
+                    let copied = costs.copy(samples * world.places.sample_bytes());
+                    let duration = nanoseconds(samples as f64 * costs.gather_ns) + copied + touched;
+                    let end = world.nodes[self.node].work_of_ranks(kernel, duration);
+                    self.state = State::Copying(step);
+                    return kernel.resume_at(end);
                 }
                 State::Waiting(step) => {
                     let step = *step;
@@ -69,7 +114,7 @@ impl Gather {
                     // What was read in place was copied by the read.
                     let (step, bytes) = (*step, *bytes / u64::from(node.ranks));
                     let (costs, samples) = (&world.job.costs, world.job.batch_size);
-                    let copied = (samples * world.job.places().sample_bytes).saturating_sub(bytes);
+                    let copied = (samples * world.places.sample_bytes()).saturating_sub(bytes);
                     let duration = nanoseconds(samples as f64 * costs.gather_ns) + costs.copy(copied);
                     let end = node.work_of_ranks(kernel, duration);
                     self.state = State::Copying(step);

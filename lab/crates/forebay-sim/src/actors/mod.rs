@@ -5,6 +5,8 @@ mod gather;
 mod in_place;
 mod planner;
 mod reader;
+mod root;
+mod walk;
 
 use forebay_model::{Actor, Kernel};
 
@@ -12,13 +14,15 @@ use self::consumer::Consumer;
 use self::gather::Gather;
 use self::planner::Planner;
 use self::reader::Reader;
+use self::root::Root;
 use crate::world::World;
 
 /// A thread of a node.
 pub(crate) enum Thread {
     Planner(Box<Planner>),
     Reader(Reader),
-    Gather(Gather),
+    Gather(Box<Gather>),
+    Root(Box<Root>),
     Consumer(Consumer),
 }
 
@@ -28,6 +32,7 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::Planner(planner) => planner.resume(kernel, world),
             Thread::Reader(reader) => reader.resume(kernel, world),
             Thread::Gather(gather) => gather.resume(kernel, world),
+            Thread::Root(root) => root.resume(kernel, world),
             Thread::Consumer(consumer) => consumer.resume(kernel, world),
         }
     }
@@ -35,13 +40,22 @@ impl<'a> Actor<World<'a>> for Thread {
 
 /// The threads of a node; `gathers` is the number of its gather threads for each rank, and the
 /// script computes for `compute_ns` in each step.
-pub(crate) fn threads(world: &World<'_>, node: usize, gathers: usize, compute_ns: u64) -> Vec<Thread> {
-    let mut threads = vec![
-        Thread::Consumer(Consumer::new(node, compute_ns)),
-        Thread::Planner(Box::new(Planner::new(world, node))),
-    ];
-    threads.extend((0..gathers).map(|_| Thread::Gather(Gather::new(node))));
-    let readers = world.settings(node).region.readers as u64;
+pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, compute_ns: u64) -> Vec<Thread> {
+    let settings = world.settings(node);
+    let is_alone = settings.mode.is_alone();
+    let mut threads = vec![Thread::Consumer(Consumer::new(node, compute_ns))];
+    let ranks = world.job.ranks_of(node as u32);
+    let alone = if is_alone { ranks.clone() } else { 0..0 };
+    threads.extend((0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone())))));
+    if is_alone {
+        return threads;
+    }
+    threads.push(Thread::Planner(Box::new(Planner::new(world, node))));
+    let roots = settings.locating_roots;
+    world.nodes[node].located = (0..roots as u64).collect();
+    let root = |number| Thread::Root(Box::new(Root::new(node, number, roots, ranks.clone())));
+    threads.extend((0..roots).map(root));
+    let readers = settings.region.readers as u64;
     threads.extend((0..readers).map(|number| Thread::Reader(Reader::new(node, number, readers))));
     threads
 }

@@ -71,9 +71,17 @@ impl Planner {
             claim: Some(node.next_claim),
         };
         let is_wanted = |segment: &Segment| window.wants(segment.first_step, || node.segments_ahead());
-        let Some(segment) = self.waiting.take_if(|segment| is_wanted(segment)) else {
+        let is_located = |segment: &Segment| node.located.iter().all(|next| *next > segment.last_step);
+        let is_ready = |segment: &mut Segment| is_wanted(segment) && is_located(segment);
+        let Some(segment) = self.waiting.take_if(is_ready) else {
             return kernel.wait(node.planning);
         };
+        let is_of_roots = !node.located.is_empty();
+        node.planned = segment.last_step + 1;
+        if is_of_roots {
+            // There is room for the places of further steps.
+            kernel.notify_after(node.planning, wake_ns);
+        }
         let costs = &world.job.costs;
         let duration = segment.demands.len() as f64 * (costs.locate_ns + costs.plan_ns);
         let end = node.work_of_ranks(kernel, nanoseconds(duration));
@@ -84,7 +92,7 @@ impl Planner {
     fn plan(&mut self, world: &World<'_>, segment: &Segment) -> PlannedSegment {
         self.ids.clear();
         self.ids.extend(segment.demands.iter().map(|demand| demand.sample));
-        let Ok(()) = world.job.places().locate(&self.ids, &mut self.located);
+        let Ok(()) = world.places.locate(&self.ids, &mut self.located);
         let limits = &world.settings(self.node).limits;
         let (located, plan) = (&self.located, &mut self.plan);
         plan_into(segment, located, &world.shard_bytes, limits, &mut self.staging, plan);

@@ -181,7 +181,11 @@ fn read(filling: &mut Filling, node: usize, kernel: &mut Kernel, world: &mut Wor
         let (id, counters) = (world.nodes[node].id, &mut world.nodes[node].counters);
         counters.reads += 1;
         counters.read_bytes += next.length;
-        let how = if direct { AccessMethod::Direct } else { AccessMethod::Read };
+        let how = match settings.access {
+            _ if direct => AccessMethod::Direct,
+            AccessChoice::Mmap => AccessMethod::Mmap,
+            _ => AccessMethod::Read,
+        };
         let mut access = world.storage.client(id).access(open, next.offset, next.length, how);
         if direct {
             let due = world.storage.step(now, id, &mut access).due.unwrap_or(now);

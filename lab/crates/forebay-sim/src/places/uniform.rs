@@ -1,4 +1,4 @@
-//! Where the samples of a dataset lie, without the dataset.
+//! Records of one length at regular places.
 
 use std::convert::Infallible;
 
@@ -6,14 +6,6 @@ use forebay_types::{Extent, Located, SampleId, SamplePlaces, ShardId, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-
-/// A dataset.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dataset {
-    /// Records of one length at regular places.
-    Uniform(Uniform),
-}
 
 /// Records of one length at regular places: raw records, npy, HDF5, `TFRecord`, folders, tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +66,8 @@ impl Uniform {
         self.samples.div_ceil(self.files)
     }
 
-    fn bytes_of_file(&self, file: u64) -> u64 {
+    /// Length of a file \[B\].
+    pub(crate) fn bytes_of_file(&self, file: u64) -> u64 {
         let each = self.samples_of_file();
         self.header_bytes + each.min(self.samples.saturating_sub(file * each)) * self.stride_bytes
     }

@@ -1,0 +1,134 @@
+//! A walk from record to record through a mapping, as LMDB's cursors do: it touches the leaf of
+//! every record that it passes, and the records that it is for.
+
+use std::ops::Range;
+
+use forebay_model::{AccessMethod, ByteRange, ClientAccess, FileId, Kernel, ModelTime, OpenFile};
+use forebay_plan::PermutationCache;
+use forebay_types::{Located, Piece, Rank, SampleId, SamplePlaces};
+
+use crate::costs::nanoseconds;
+use crate::world::World;
+
+/// Length of a leaf \[B\].
+const PAGE_BYTES: u64 = 4096;
+
+/// A cursor, and what it has to reach for a step.
+pub(crate) struct Walk {
+    node: usize,
+    /// Those of the job whose samples it looks for.
+    ranks: Range<u32>,
+    /// Its process has the file open for itself.
+    open: Option<OpenFile>,
+    /// The leaf that it is in; `None` before the first.
+    leaf: Option<usize>,
+    /// Records to reach, in order: first, and behind the last.
+    runs: Vec<(u64, u64)>,
+    access: Option<ClientAccess>,
+    /// Pages that were touched since [`Walk::take_touched_ns`].
+    touched_pages: u64,
+    ids: Vec<SampleId>,
+    kept: PermutationCache,
+    located: Located,
+}
+
+impl Walk {
+    /// A cursor on a node, at the beginning of the file.
+    pub(crate) fn new(node: usize, ranks: Range<u32>) -> Walk {
+        Walk {
+            node,
+            ranks,
+            open: None,
+            leaf: None,
+            runs: Vec::new(),
+            access: None,
+            touched_pages: 0,
+            ids: Vec::new(),
+            kept: PermutationCache::default(),
+            located: Located::default(),
+        }
+    }
+
+    /// Sets out for the samples of its ranks at a step.
+    pub(crate) fn begin(&mut self, world: &World<'_>, step: u64) {
+        let steps = world.order.steps_per_epoch();
+        self.ids.clear();
+        for rank in self.ranks.clone() {
+            let (epoch, within) = (step / steps, step % steps);
+            world.order.batch_keeping(epoch, within, Rank(rank), None, &mut self.kept, &mut self.ids);
+        }
+        self.runs.clear();
+        for id in &self.ids {
+            match self.runs.last_mut() {
+                Some((_, end)) if *end == id.0 => *end += 1,
+                _ => self.runs.push((id.0, id.0 + 1)),
+            }
+        }
+        // The next one is the last of the list.
+        self.runs.reverse();
+    }
+
+    /// Goes on; returns when it continues, or `None` once it has reached all.
+    pub(crate) fn advance(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
+        let (now, id) = (kernel.now(), world.nodes[self.node].id);
+        loop {
+            if let Some(access) = &mut self.access {
+                match world.storage.step(now, id, access).due {
+                    Some(due) if due > now => return Some(due),
+                    Some(_) => continue,
+                    None => self.access = None,
+                }
+            }
+            let range = self.next_touch(world)?;
+            self.touched_pages += range.length.div_ceil(PAGE_BYTES);
+            let client = world.storage.client(id);
+            let open = *self.open.get_or_insert_with(|| client.open(FileId(0), world.places.file_bytes()));
+            self.access = Some(client.access(open, range.offset, range.length, AccessMethod::Mmap));
+        }
+    }
+
+    /// Time of page faults that found their page, since the last call \[ns\].
+    pub(crate) fn take_touched_ns(&mut self, world: &World<'_>) -> u64 {
+        nanoseconds(std::mem::take(&mut self.touched_pages) as f64 * world.job.costs.fault_ns)
+    }
+
+    /// The next bytes on its way; `None` once it has reached all records.
+    fn next_touch(&mut self, world: &World<'_>) -> Option<ByteRange> {
+        let leaves = world.places.leaves();
+        loop {
+            let (first, end) = *self.runs.last()?;
+            let next_leaf = match self.leaf {
+                None => 0,
+                // The tree leads back to records that it has passed.
+                Some(leaf) if first < leaves[leaf].first => {
+                    leaves.partition_point(|leaf| leaf.first <= first) - 1
+                }
+                Some(leaf) if leaves.get(leaf + 1).is_some_and(|next| next.first <= first) => leaf + 1,
+                // It is in the leaf of the first record.
+                Some(leaf) => {
+                    let behind = leaves.get(leaf + 1).map_or(end, |next| next.first.min(end));
+                    if behind == end {
+                        self.runs.pop();
+                    } else if let Some(run) = self.runs.last_mut() {
+                        run.0 = behind;
+                    }
+                    if let Some(range) = self.records(world, first, behind) {
+                        return Some(range);
+                    }
+                    continue;
+                }
+            };
+            self.leaf = Some(next_leaf);
+            return Some(ByteRange { offset: leaves[next_leaf].offset, length: PAGE_BYTES });
+        }
+    }
+
+    /// Where records of one leaf lie, if they have pages of their own.
+    fn records(&mut self, world: &World<'_>, first: u64, end: u64) -> Option<ByteRange> {
+        let Ok(()) = world.places.locate(&[SampleId(first), SampleId(end - 1)], &mut self.located);
+        let [Piece::Extent(first), Piece::Extent(last)] = self.located.pieces() else { return None };
+        // Records of a leaf lie in it, behind each other from its end.
+        (first.offset % PAGE_BYTES == 0 && first.offset <= last.offset)
+            .then(|| ByteRange { offset: first.offset, length: last.end() - first.offset })
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the samples of a dataset lie, without the dataset.
+
+mod lmdb;
+mod uniform;
+
+use std::convert::Infallible;
+
+use forebay_types::{Located, SampleId, SamplePlaces};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::lmdb::Leaf;
+pub use self::lmdb::Lmdb;
+use self::lmdb::LmdbPlaces;
+pub use self::uniform::Uniform;
+use crate::error::Error;
+
+/// A dataset, as a few numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dataset {
+    /// Records of one length at regular places.
+    Uniform(Uniform),
+    /// An LMDB file.
+    Lmdb(Lmdb),
+}
+
+/// The places of all samples of a dataset.
+#[derive(Clone, Debug)]
+pub struct Places(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Uniform(Uniform),
+    Lmdb(LmdbPlaces),
+}
+
+impl Places {
+    /// Computes the places.
+    ///
+    /// # Errors
+    ///
+    /// Numbers that no dataset has.
+    pub fn of(dataset: &Dataset) -> Result<Places, Error> {
+        Ok(Places(match dataset {
+            Dataset::Uniform(uniform) => {
+                uniform.check()?;
+                Kind::Uniform(*uniform)
+            }
+            Dataset::Lmdb(lmdb) => Kind::Lmdb(LmdbPlaces::of(lmdb)?),
+        }))
+    }
+
+    /// Bytes of a sample \[B\].
+    pub fn sample_bytes(&self) -> u64 {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.sample_bytes,
+            Kind::Lmdb(lmdb) => lmdb.sample_bytes(),
+        }
+    }
+
+    /// Bytes of all samples \[B\].
+    pub fn record_bytes(&self) -> u64 {
+        self.samples() * self.sample_bytes()
+    }
+
+    /// Bytes of all files \[B\].
+    pub fn file_bytes(&self) -> u64 {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.file_bytes(),
+            Kind::Lmdb(lmdb) => lmdb.file_bytes(),
+        }
+    }
+
+    /// Whether each sample is a file.
+    pub fn has_sample_files(&self) -> bool {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.has_sample_files(),
+            Kind::Lmdb(_) => false,
+        }
+    }
+
+    /// Length of a file \[B\].
+    pub(crate) fn bytes_of_file(&self, file: u64) -> u64 {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.bytes_of_file(file),
+            Kind::Lmdb(lmdb) => lmdb.file_bytes(),
+        }
+    }
+
+    /// The leaves of the tree through which a cursor walks; none but of LMDB.
+    pub(crate) fn leaves(&self) -> &[Leaf] {
+        match &self.0 {
+            Kind::Uniform(_) => &[],
+            Kind::Lmdb(lmdb) => lmdb.leaves(),
+        }
+    }
+}
+
+impl SamplePlaces for Places {
+    type Error = Infallible;
+
+    fn samples(&self) -> u64 {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.samples(),
+            Kind::Lmdb(lmdb) => lmdb.samples(),
+        }
+    }
+
+    fn shard_bytes(&self) -> Vec<u64> {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.shard_bytes(),
+            Kind::Lmdb(lmdb) => lmdb.shard_bytes(),
+        }
+    }
+
+    fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), Infallible> {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.locate(ids, out),
+            Kind::Lmdb(lmdb) => lmdb.locate(ids, out),
+        }
+    }
+}
