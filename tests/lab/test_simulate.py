@@ -80,10 +80,10 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio,store")
+    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio-prov-coal-stag,store")
     assert status == 1
     assert "store@group: not modelled: an in-memory store" in out
-    assert "lmm-dio@sequential: not modelled: an index that is built by a walk" in out
+    assert "lmm-dio-prov-coal-stag@sequential: not modelled: nodes that read in turns" in out
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,8 @@ impl Job {
         if options.strategy.stagger.is_some() {
             return Err(Error::NotModelled("nodes that read in turns".to_owned()));
         }
-        if options.strategy.locate == Locate::Scan {
-            return Err(Error::NotModelled("an index that is built by a walk".to_owned()));
+        if options.strategy.locate == Locate::Scan && places.leaves().is_empty() {
+            return Err(Error::NotModelled("a walk through a file that is no LMDB".to_owned()));
         }
         let samples = places.samples();
         let (group_samples, group_window) = default_group(samples, places.sample_bytes() as f64, 1);

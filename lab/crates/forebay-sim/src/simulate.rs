@@ -11,7 +11,7 @@ use forebay_plan::config::{GatherFacts, Settings, gather_threads};
 use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
-use crate::actors::{Thread, threads};
+use crate::actors::{Thread, scanner, threads};
 use crate::costs::nanoseconds;
 use crate::error::Error;
 use crate::job::{Decisions, Job};
@@ -96,6 +96,7 @@ fn run(
         steps,
         arrived: 0,
         together: kernel.condition(),
+        scan_ns: 0,
         ready: 0,
         step_ends: Vec::new(),
     };
@@ -111,6 +112,11 @@ fn run(
             has_locator: world.settings(node).mode.is_alone(),
         });
         actors.extend(threads(&mut world, node, gathers, compute_ns));
+    }
+    if let Some(scanner) = scanner(job) {
+        kernel.run(&mut [scanner], &mut world);
+        world.scan_ns = kernel.now() + job.meeting_ns();
+        world.nodes.iter_mut().for_each(|node| node.begin += world.scan_ns);
     }
     kernel.run(&mut actors, &mut world);
     if world.step_ends.len() as u64 != steps {

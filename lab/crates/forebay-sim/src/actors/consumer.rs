@@ -40,7 +40,8 @@ impl Consumer {
             let node = &mut world.nodes[self.node];
             match self.state {
                 State::Start => {
-                    (self.since, self.state) = (node.begin, State::Taking);
+                    // The scan is a part of making the loader.
+                    (self.since, self.state) = (node.begin - world.scan_ns, State::Taking);
                     return kernel.resume_at(node.begin);
                 }
                 State::Taking => {

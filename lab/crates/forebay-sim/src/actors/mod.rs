@@ -6,15 +6,19 @@ mod in_place;
 mod planner;
 mod reader;
 mod root;
+mod scanner;
 mod walk;
 
 use forebay_model::{Actor, Kernel};
+use forebay_plan::config::Locate;
 
 use self::consumer::Consumer;
 use self::gather::Gather;
 use self::planner::Planner;
 use self::reader::Reader;
 use self::root::Root;
+use self::scanner::Scanner;
+use crate::job::Job;
 use crate::world::World;
 
 /// A thread of a node.
@@ -23,6 +27,7 @@ pub(crate) enum Thread {
     Reader(Reader),
     Gather(Box<Gather>),
     Root(Box<Root>),
+    Scanner(Scanner),
     Consumer(Consumer),
 }
 
@@ -33,9 +38,15 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::Reader(reader) => reader.resume(kernel, world),
             Thread::Gather(gather) => gather.resume(kernel, world),
             Thread::Root(root) => root.resume(kernel, world),
+            Thread::Scanner(scanner) => scanner.resume(kernel, world),
             Thread::Consumer(consumer) => consumer.resume(kernel, world),
         }
     }
+}
+
+/// The scan that comes before all, where the strategy has one.
+pub(crate) fn scanner(job: &Job) -> Option<Thread> {
+    (job.strategy.locate == Locate::Scan).then(|| Thread::Scanner(Scanner::new()))
 }
 
 /// The threads of a node; `gathers` is the number of its gather threads for each rank, and the
