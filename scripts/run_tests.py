@@ -10,7 +10,8 @@ The closing line stands alone at the end:
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
 
 By default (`make test`) a part of the tests runs: no suite `loom`, fewer cases of Rust's
-properties, and of the Python tests what tests/support/selection.py chooses. `--all`
+properties, and of the Python tests what tests/support/selection.py chooses. Once the Rust suite is
+compiled, it runs beside that of Python; its output is shown at the end. `--all`
 (`make test-all`) runs all. What a run leaves out counts neither as passed nor as failed; lines
 before the closing one name it.
 
@@ -24,13 +25,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the tests look at to run longer.
@@ -41,6 +47,8 @@ SHORT = {"PROPTEST_CASES": "64"}
 QUICK = ("engine", "host", "lmdbio", "pfs", "preload", "recipe")
 QUICKLY = [f"--config=profile.dev.package.forebay-{crate}.opt-level=0" for crate in QUICK]
 QUICKLY += ["--config=profile.dev.debug=false"]
+# More of them at a time, as they wait.
+WAITING = {"RUST_TEST_THREADS": "3"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
 # Tests also wait: three processes keep two cores busy.
@@ -103,9 +111,11 @@ def count_junit(path: Path) -> Counts:
     return counts
 
 
-def run(title: str, command: list[str], environment: dict[str, str]) -> tuple[list[str], int]:
-    """Run a command, pass its output through, return its lines and exit status."""
-    print(f"== {title}", flush=True)
+def run(
+    title: str, command: list[str], environment: dict[str, str], out: TextIO = sys.stdout
+) -> tuple[list[str], int]:
+    """Run a command, pass its output through to ``out``, return its lines and exit status."""
+    print(f"== {title}", file=out, flush=True)
     lines: list[str] = []
     with subprocess.Popen(
         command,
@@ -118,16 +128,33 @@ def run(title: str, command: list[str], environment: dict[str, str]) -> tuple[li
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
+            out.write(line)
+            out.flush()
             lines.append(line)
     return lines, process.returncode
 
 
-def rust(title: str, command: list[str], environment: dict[str, str]) -> Counts:
+def rust(title: str, command: list[str], environment: dict[str, str], out: TextIO = sys.stdout) -> Counts:
     """Run a Rust suite."""
-    lines, returncode = run(title, command, environment)
+    lines, returncode = run(title, command, environment, out)
     return count_rust(lines).ended(returncode)
+
+
+def compiled(command: list[str], environment: dict[str, str]) -> bool:
+    """Compile what a Rust suite runs."""
+    return run("rust: compile", [*command, "--no-run"], environment)[1] == 0
+
+
+@contextmanager
+def beside(work: Callable[[TextIO], Counts]) -> Iterator[Future[Counts]]:
+    """Do work in a thread, and show its output at the end."""
+    with ThreadPoolExecutor(1) as thread, tempfile.TemporaryFile("w+", errors="replace") as out:
+        try:
+            yield thread.submit(work, out)
+        finally:
+            thread.shutdown()
+            out.seek(0)
+            shutil.copyfileobj(out, sys.stdout)
 
 
 def left_out(lines: Iterable[str]) -> list[str]:
@@ -204,6 +231,7 @@ def main() -> int:
     if short and not options.suites:
         notes.append("loom runs only by make test-all")
     environment = LONG if options.long else SHORT if short else {}
+    together: Callable[[TextIO], Counts] | None = None
     making = make_frameworks() if "frameworks" in suites or options.frameworks else None
     if "rust" in suites:
         command = [
@@ -220,7 +248,11 @@ def main() -> int:
             command += ["--tests", *(QUICKLY if options.profile == "dev" else [])]
         if options.long:
             command += ["--", "--include-ignored"]
-        counts += rust("rust", command, environment)
+        if short and "python" in suites and compiled(command, environment):
+            # Tests of Rust wait half of their time, those of Python a third.
+            together = partial(rust, "rust", command, environment | WAITING)
+        else:
+            counts += rust("rust", command, environment)
     if "loom" in suites:
         command = ["cargo", "test", "--no-fail-fast", f"-j{options.jobs}"]
         for crate, names in loom_tests().items():
@@ -233,8 +265,9 @@ def main() -> int:
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target), **UNOPTIMISED})
     if "python" in suites:
-        found, left = pytest("python", sys.executable, [*PARALLEL, *["--short"] * short], environment)
-        counts += found
+        with beside(together) if together else nullcontext() as rust_suite:
+            found, left = pytest("python", sys.executable, [*PARALLEL, *["--short"] * short], environment)
+        counts += found + (rust_suite.result() if rust_suite else Counts())
         notes += left
     if making:
         found, note = frameworks(making, optional="frameworks" not in suites)

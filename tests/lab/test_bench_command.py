@@ -166,6 +166,7 @@ def test_a_program_that_hangs_is_ended_after_the_timeout(capsys, data, own_basel
     assert rows["pylmdb-skipping@sequential"]["status"] == "ok"
 
 
+@pytest.mark.full
 def test_other_bytes_and_other_samples_are_found_and_the_step_is_named(capsys, data, own_baselines):
     arguments = [data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--launcher", "processes"]
     arguments += ["--baseline", own_baselines, "--strategies", "forebay@sequential,lies,loses"]

@@ -85,6 +85,7 @@ def refusal():
         return str(error)
 
 
+@pytest.mark.full
 @emulator.needs_fuse
 @pytest.mark.skipif((reason := refusal()) is not None, reason=reason or "")
 def test_a_node_with_a_limit_does_not_find_pages_that_the_bench_has_read(capsys, data):

@@ -54,6 +54,7 @@ BASELINES = (Baseline(name="hangs", order="sequential", about="", open=Hanging, 
 """
 
 
+@pytest.mark.full
 def test_a_strategy_whose_nodes_are_not_linked_is_said_to_go_on_alone(capsys, data):
     status, result = run_json(
         capsys, data, "--ranks", 2, "--nodes", 2, "--repetitions", 1, "--batch-size", 16, "--steps", 2,

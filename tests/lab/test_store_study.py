@@ -17,6 +17,7 @@ from support import ROOT
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"emulated nodes: {missing()}")
 
 
+@pytest.mark.full
 def test_a_job_on_emulated_nodes_runs_and_names_its_rows(tmp_path: Path):
     environment = os.environ | {"FOREBAY_BENCH_DIR": str(tmp_path)}
     environment.pop("FOREBAY_CACHE_DIR", None)

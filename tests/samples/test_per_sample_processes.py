@@ -434,6 +434,7 @@ def run_script(tmp_path, end, *arguments, before=()):
     )
 
 
+@pytest.mark.full
 def test_a_function_of_a_guarded_script_works_and_of_another_one_is_an_error(
     tmp_path, small_lmdb, small_records
 ):
