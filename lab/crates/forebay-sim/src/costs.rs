@@ -24,6 +24,8 @@ pub struct Costs {
     pub request_ns: f64,
     /// One page fault whose page is in memory \[ns\].
     pub fault_ns: f64,
+    /// Passing a record with a cursor, in a Python program \[ns\].
+    pub pass_ns: f64,
     /// Waking a thread that waits \[ns\].
     pub wake_ns: f64,
     /// A message between two ranks, and a step of an all-reduce \[ns\].
@@ -42,6 +44,7 @@ impl Default for Costs {
             read_ns: 1_500.0,
             request_ns: 20_000.0,
             fault_ns: 700.0,
+            pass_ns: 120.0,
             wake_ns: 15_000.0,
             message_ns: 20_000.0,
         }
@@ -64,6 +67,7 @@ impl Costs {
             read_ns: self.read_ns / factor,
             request_ns: self.request_ns / factor,
             fault_ns: self.fault_ns / factor,
+            pass_ns: self.pass_ns / factor,
             wake_ns: self.wake_ns / factor,
             message_ns: self.message_ns / factor,
         }
@@ -78,6 +82,7 @@ impl Costs {
             ("costs.read_ns", self.read_ns),
             ("costs.request_ns", self.request_ns),
             ("costs.fault_ns", self.fault_ns),
+            ("costs.pass_ns", self.pass_ns),
             ("costs.wake_ns", self.wake_ns),
             ("costs.message_ns", self.message_ns),
         ] {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::costs::Costs;
 use crate::error::Error;
 use crate::places::Places;
+use crate::program::Program;
 
 /// Alignment of batch buffers \[B\].
 const PAGE_BYTES: u64 = 4096;
@@ -50,6 +51,9 @@ pub struct Job {
     /// How samples get from storage into batches.
     #[serde(default)]
     pub strategy: StrategyChoice,
+    /// A program in place of the loader.
+    #[serde(default)]
+    pub program: Option<Program>,
     /// Memory of the loader on each node \[B\]; absent: the default.
     #[serde(default)]
     pub node_memory_bytes: Option<u64>,
@@ -208,7 +212,7 @@ impl Job {
             IoMode::CursorWalk { .. } if options.strategy.locate != Locate::Cursor => {
                 Err(Error::NotModelled("a cursor that nodes hand on".to_owned()))
             }
-            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential => {
+            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential && self.program.is_none() => {
                 Err(Error::NotModelled(format!("a cursor in the order {}", order.kind().name())))
             }
             IoMode::CursorWalk { .. } if places.leaves().is_empty() => {

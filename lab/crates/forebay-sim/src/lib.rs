@@ -5,6 +5,7 @@
 //!
 //! - `costs`: processor time of what the engine does ([`Costs`]).
 //! - `places`: where the samples of a dataset lie, without the dataset ([`Places`]).
+//! - `program`: programs in place of the loader ([`Program`]).
 //! - `job`: what is simulated ([`Job`]), and the decisions that the engine would make for it.
 //! - `node`: what the threads of a node share: plans, positions, counters.
 //! - `world`: what all nodes share: the file system, the barrier of the job.
@@ -22,6 +23,7 @@ mod error;
 mod job;
 mod node;
 mod places;
+mod program;
 mod result;
 mod simulate;
 mod world;
@@ -30,5 +32,6 @@ pub use costs::Costs;
 pub use error::Error;
 pub use job::{Job, Machine};
 pub use places::{Dataset, Lmdb, Places, Uniform};
+pub use program::Program;
 pub use result::{NodeResult, RunResult};
 pub use simulate::{Simulated, simulate};

@@ -79,7 +79,8 @@ fn run(
     let nodes: Vec<Node> = (0..job.nodes)
         .map(|node| {
             let ranks = job.ranks_of(node).len() as u32;
-            let buffers = settings[node as usize].region.buffers;
+            // A program holds its batch, and reads the next one when it is asked for.
+            let buffers = job.program.map_or(settings[node as usize].region.buffers, |_| 1);
             let processors: Processors = shared.unwrap_or_else(|| kernel.processors(cores));
             let begin = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
             Node::new(&mut kernel, storage.add_node(), processors, ranks, begin, buffers)

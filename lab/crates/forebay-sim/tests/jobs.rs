@@ -15,6 +15,7 @@ pub fn free_costs() -> Costs {
         read_ns: 0.0,
         request_ns: 0.0,
         fault_ns: 0.0,
+        pass_ns: 0.0,
         wake_ns: 0.0,
         message_ns: 0.0,
     }
@@ -109,6 +110,40 @@ fn a_cursor_touches_each_leaf_that_it_passes_and_the_records_of_its_ranks() {
         for node in &walk(4, strategy).runs[0].nodes {
             assert!((250 + leaves - 2..=250 + leaves).contains(&node.traffic.reads), "{node:?}");
         }
+    }
+}
+
+#[test]
+fn a_program_reads_when_it_is_asked_and_passes_the_records_of_all_ranks() {
+    let program = |order: &str, read_ahead: bool| {
+        simulate(&[0], |job| {
+            job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
+            job["strategy"] = json!({"locate": "cursor", "access": "mmap"});
+            job["program"] = json!({"cursor": {"read_ahead": read_ahead}});
+            job["rules"] = json!({"linux": {"read_ahead_bytes": 1 << 20}});
+            job["order"] = json!({"kind": order});
+            (job["nodes"], job["ranks"], job["batch_size"]) = (2.into(), 2.into(), 100.into());
+            job["compute_us"] = 1000.into();
+        })
+        .unwrap()
+    };
+    let found = program("sequential", false);
+    for node in &found.runs[0].nodes {
+        // Without read-ahead: all leaves, and half of the records, each a fault.
+        assert_eq!(node.traffic.reads, 7 + 500);
+        // Nothing is read while the script computes: all reads but those of the first step show.
+        assert!(node.startup_ns > 100 * 104_096);
+        assert!(node.wait_ns + node.skew_ns >= 4 * 100 * 104_096, "{node:?}");
+    }
+    // A region for each rank: half of the leaves, but all before the region of the second.
+    let regions = program("contiguous", false);
+    let reads: Vec<u64> = regions.runs[0].nodes.iter().map(|node| node.traffic.reads).collect();
+    assert_eq!(reads, [4 + 500, 7 + 500]);
+    // With read-ahead there are fewer faults, and more bytes.
+    let ahead = program("sequential", true);
+    for (with, without) in ahead.runs[0].nodes.iter().zip(&found.runs[0].nodes) {
+        assert!(with.traffic.reads < without.traffic.reads);
+        assert!(with.traffic.read_bytes > without.traffic.read_bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,13 @@ SEEDS = 9
 
 SKEW_SECONDS = 0.02
 """Within which nodes begin: as far apart as ranks leave a barrier and their first imports."""
+
+PROGRAMS: Mapping[str, dict[str, Any]] = {
+    f"{name}{suffix}": {"cursor": {"read_ahead": not suffix}}
+    for name in ("pylmdb-skipping", "pylmdb-contiguous")
+    for suffix in ("", "-noreadahead")
+}
+"""Programs of the bench that have a model."""
 
 JITTER = 0.02
 """By which the compute time of a node is longer, at most."""
@@ -111,11 +118,12 @@ class Request:
         OptionError
             If the row has no model.
         """
-        if row.baseline is not None:
+        program = PROGRAMS.get(row.strategy) if row.baseline is not None else None
+        if row.baseline is not None and program is None:
             raise option_error(f"not modelled: {row.strategy}, which is a program of its own")
         if row.label:
             raise option_error(f"not modelled: the surroundings of {row.name}")
-        options = loader_options(row.strategy)
+        options = loader_options("lmdb" if program else row.strategy)
         if options["store"] not in (None, "none"):
             raise option_error("not modelled: an in-memory store")
         order = resolve({"order": row.order}, {})["order"]
@@ -131,6 +139,7 @@ class Request:
             "batch_size": self.batch_of(ranks),
             "order": _order_json(order),
             "strategy": asdict(options["strategy"]),
+            "program": program,
             "epochs": self.epochs,
             "steps": self.steps_of(ranks),
             "compute_us": self.compute_of(ranks) * 1e6,

@@ -5,11 +5,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-use forebay_model::{Kernel, ModelTime};
+use forebay_model::{AccessMethod, Kernel, ModelTime};
+use forebay_plan::OrderKind;
+use forebay_types::SamplePlaces;
 
 use crate::actors::in_place::RankReads;
 use crate::actors::walk::Walk;
 use crate::costs::nanoseconds;
+use crate::program::Program;
 use crate::world::World;
 
 /// A gather thread of each rank of a node.
@@ -38,12 +41,10 @@ enum State {
 impl Gather {
     /// A thread of ranks that get their samples from readers, but for those that walk to them
     /// alone.
-    pub(crate) fn new(node: usize, alone: Range<u32>) -> Gather {
-        Gather {
-            node,
-            walks: alone.map(|rank| Walk::new(node, rank..rank + 1)).collect(),
-            state: State::Start,
-        }
+    pub(crate) fn new(node: usize, alone: Range<u32>, program: Option<Program>) -> Gather {
+        let how = program.map_or(AccessMethod::Mmap, Program::access);
+        let walks = alone.map(|rank| Walk::new(node, rank..rank + 1, how)).collect();
+        Gather { node, walks, state: State::Start }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
@@ -58,7 +59,7 @@ impl Gather {
                 State::Claiming => {
                     let Some(step) = node.claim() else { return kernel.wait(node.room) };
                     if !self.walks.is_empty() {
-                        self.walks.iter_mut().for_each(|walk| walk.begin(world, step));
+                        self.walks.iter_mut().for_each(|walk| begin(walk, world, step));
                         let due = (0..self.walks.len()).map(|rank| Reverse((kernel.now(), rank))).collect();
                         self.state = State::Walking { step, due };
                         continue;
@@ -84,7 +85,9 @@ impl Gather {
                     let touched = touched.unwrap_or(0);
                     let (costs, samples) = (&world.job.costs, world.job.batch_size);
                     let copied = costs.copy(samples * world.places.sample_bytes());
-                    let duration = nanoseconds(samples as f64 * costs.gather_ns) + copied + touched;
+                    let passed = nanoseconds(passed_by_program(world) as f64 * costs.pass_ns);
+                    let gathered = nanoseconds(samples as f64 * costs.gather_ns);
+                    let duration = gathered + copied + touched + passed;
                     let end = world.nodes[self.node].work_of_ranks(kernel, duration);
                     self.state = State::Copying(step);
                     return kernel.resume_at(end);
@@ -127,5 +130,27 @@ impl Gather {
                 }
             }
         }
+    }
+}
+
+/// Sets out for a step. A program in the order `sequential` has passed all records of the step when
+/// it hands out its batch.
+fn begin(walk: &mut Walk, world: &World<'_>, step: u64) {
+    walk.begin(world, step);
+    if world.job.program.is_some() && world.order.kind() == OrderKind::Sequential {
+        let step_samples = world.job.batch_size * u64::from(world.job.ranks);
+        let within = step % world.order.steps_per_epoch();
+        walk.pass_to(((within + 1) * step_samples).min(world.places.samples()));
+    }
+}
+
+/// Records that each rank of a program passes in a step.
+fn passed_by_program(world: &World<'_>) -> u64 {
+    match world.job.program {
+        None => 0,
+        Some(_) if world.order.kind() == OrderKind::Sequential => {
+            world.job.batch_size * u64::from(world.job.ranks)
+        }
+        Some(_) => world.job.batch_size,
     }
 }

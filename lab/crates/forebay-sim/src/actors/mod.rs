@@ -57,7 +57,9 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     let mut threads = vec![Thread::Consumer(Consumer::new(node, compute_ns))];
     let ranks = world.job.ranks_of(node as u32);
     let alone = if is_alone { ranks.clone() } else { 0..0 };
-    threads.extend((0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone())))));
+    threads.extend(
+        (0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone(), world.job.program)))),
+    );
     if is_alone {
         return threads;
     }

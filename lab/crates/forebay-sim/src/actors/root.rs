@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use forebay_model::Kernel;
+use forebay_model::{AccessMethod, Kernel};
 use forebay_plan::wanted_end;
 
 use crate::actors::walk::Walk;
@@ -34,7 +34,14 @@ enum State {
 impl Root {
     pub(crate) fn new(node: usize, number: usize, roots: usize, ranks: Range<u32>) -> Root {
         let (roots, step) = (roots as u64, number as u64);
-        Root { node, number, roots, step, walk: Walk::new(node, ranks), state: State::Start }
+        Root {
+            node,
+            number,
+            roots,
+            step,
+            walk: Walk::new(node, ranks, AccessMethod::Mmap),
+            state: State::Start,
+        }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {

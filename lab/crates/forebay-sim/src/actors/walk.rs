@@ -22,6 +22,7 @@ pub(crate) struct Walk {
     open: Option<OpenFile>,
     /// The leaf that it is in; `None` before the first.
     leaf: Option<usize>,
+    how: AccessMethod,
     /// Records to reach, in order: first, and behind the last.
     runs: Vec<(u64, u64)>,
     access: Option<ClientAccess>,
@@ -34,12 +35,13 @@ pub(crate) struct Walk {
 
 impl Walk {
     /// A cursor on a node, at the beginning of the file.
-    pub(crate) fn new(node: usize, ranks: Range<u32>) -> Walk {
+    pub(crate) fn new(node: usize, ranks: Range<u32>, how: AccessMethod) -> Walk {
         Walk {
             node,
             ranks,
             open: None,
             leaf: None,
+            how,
             runs: Vec::new(),
             access: None,
             touched_pages: 0,
@@ -68,6 +70,11 @@ impl Walk {
         self.runs.reverse();
     }
 
+    /// Passes all records before `record` as well, once it has reached its own.
+    pub(crate) fn pass_to(&mut self, record: u64) {
+        self.runs.insert(0, (record, record));
+    }
+
     /// Goes on; returns when it continues, or `None` once it has reached all.
     pub(crate) fn advance(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
         let (now, id) = (kernel.now(), world.nodes[self.node].id);
@@ -83,7 +90,7 @@ impl Walk {
             self.touched_pages += range.length.div_ceil(PAGE_BYTES);
             let client = world.storage.client(id);
             let open = *self.open.get_or_insert_with(|| client.open(FileId(0), world.places.file_bytes()));
-            self.access = Some(client.access(open, range.offset, range.length, AccessMethod::Mmap));
+            self.access = Some(client.access(open, range.offset, range.length, self.how));
         }
     }
 
@@ -104,6 +111,10 @@ impl Walk {
                     leaves.partition_point(|leaf| leaf.first <= first) - 1
                 }
                 Some(leaf) if leaves.get(leaf + 1).is_some_and(|next| next.first <= first) => leaf + 1,
+                Some(_) if first == end => {
+                    self.runs.pop();
+                    continue;
+                }
                 // It is in the leaf of the first record.
                 Some(leaf) => {
                     let behind = leaves.get(leaf + 1).map_or(end, |next| next.first.min(end));
