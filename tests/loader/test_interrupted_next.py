@@ -152,6 +152,27 @@ def test_an_interrupt_while_next_waits_for_the_engine_or_functions_loses_no_batc
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_signal_that_comes_just_before_a_wait_for_functions_is_answered_soon(make, monkeypatch):
+    """Python begins a handler between two waits; the system ends no wait that has not begun."""
+    waits, wait = [], threading.Event.wait
+
+    def noted(event, timeout=None):
+        # Not the wait for a thread that starts.
+        if sys._getframe(1).f_code.co_filename.endswith("work.py"):
+            waits.append(timeout)
+        return wait(event, timeout)
+
+    go = threading.Event()
+    loader = make(order="sequential", transform=lambda sample: wait(go) and label(sample), workers=1)
+    monkeypatch.setattr(threading.Event, "wait", noted)
+    helper = threading.Timer(0.7, go.set)
+    helper.start()
+    next(iter(loader))
+    helper.join()
+    assert len(waits) > 3
+    assert max(waits) <= 0.2
+
+
 @pytest.mark.parametrize(
     "functions", [{}, {"transform": lambda sample: sample, "collate": "list", "workers": 2}]
 )
