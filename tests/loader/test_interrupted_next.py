@@ -158,7 +158,7 @@ def test_a_signal_that_comes_just_before_a_wait_for_functions_is_answered_soon(m
 
     def noted(event, timeout=None):
         # Not the wait for a thread that starts.
-        if sys._getframe(1).f_code.co_filename.endswith("work.py"):
+        if sys._getframe(1).f_code.co_filename.endswith("_attention.py"):
             waits.append(timeout)
         return wait(event, timeout)
 

@@ -10,19 +10,15 @@ The batch of the engine, with its lease on a buffer, is kept until the result ex
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from typing import Any
 
+from forebay._attention import wait
 from forebay._core import not_the_end
 from forebay._iteration import Batch, Position
 from forebay._samples.functions import Functions
 
 __all__ = ["Work"]
-
-_ATTENTION_S = 0.2
-"""Longest wait of the user's thread at a stretch."""
 
 
 class Work:
@@ -135,13 +131,9 @@ class Work:
     def wait(self, timeout: float | None) -> None:
         """Wait for the result, at most ``timeout`` seconds.
 
-        A signal handler that raises leaves the work as it is. Python runs handlers between two
-        waits: a signal that comes just before one would else be answered only after it.
+        A signal handler that raises leaves the work as it is.
         """
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._done.wait(min(_ATTENTION_S, end - time.monotonic())):
-            if time.monotonic() >= end:
-                return
+        wait(self._done, timeout)
 
     def is_done(self) -> bool:
         """Whether :meth:`wait` returns at once."""

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from typing import Any, NoReturn
 
+from forebay._attention import wait
 from forebay._iteration import Iteration, Progress, stale
 from forebay._samples.crew import Crew
 from forebay.loader import Loader
@@ -109,12 +110,12 @@ class _Copying:
 
     def wait(self) -> None:
         """Wait until it is done. A signal handler that raises leaves it as it is."""
-        self._done.wait()
+        wait(self._done)
 
     def wait_if_begun(self) -> None:
         """Wait until it is done, unless it was cancelled before it began."""
         if self._has_begun:
-            self._done.wait()
+            wait(self._done)
 
 
 class CopyIteration:
