@@ -73,10 +73,17 @@ def test_the_table_has_a_line_for_each_row_and_says_what_is_not_modelled(capsys)
 
 def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
     page = tmp_path / "page.html"
-    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--report", str(page))
+    arguments = ("--ranks", "4,8", "--steps", "8", "--strategies", "forebay@sequential,lmdb,lmm-dm")
+    status, out, _ = run(capsys, *arguments, "--report", str(page))
     assert status == 0
     assert f"The same with pictures: {page}" in out
-    assert "Load of each server" in page.read_text()
+    text = page.read_text()
+    for title in ("Scaling", "Where the time goes, by ranks", "Load of each server"):
+        assert f"<h2>{title}</h2>" in text
+    assert "Against the limit" not in text
+    scaling = text.partition('<section id="scaling"')[2].partition("</section>")[0]
+    assert "lmdb@sequential, 8 ranks: " in scaling
+    assert "lmm-dm" not in scaling
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):

@@ -56,6 +56,10 @@ DEMO_VERSION = 2
 """Of the keys of a demo result (docs/metrics.md). Version 1 had no key `version`, and no ranks."""
 
 
+_COMMANDS = {"bench": "bench", "simulated": "simulate", "demo": "demo"}
+"""Kind of a result → the command that writes it."""
+
+
 class Event(NamedTuple):
     """One read request that reached the file system."""
 
@@ -126,7 +130,7 @@ class Result:
     """All that a page shows."""
 
     kind: str
-    """`bench`, `demo` or `events`."""
+    """`bench`, `simulated`, `demo` or `events`."""
     values: Mapping[str, Any]
     """The object that the command printed; for an event log its header."""
     rows: list[Row]
@@ -232,12 +236,12 @@ def read(path: Path) -> Result:
             f"found: {error.msg}"
         ) from error
     result = from_json(values, str(path))
-    expected = {"bench": RESULT_VERSION, "demo": DEMO_VERSION}[result.kind]
+    expected = DEMO_VERSION if result.kind == "demo" else RESULT_VERSION
     if (version := values.get("version")) != expected:
         raise FormatError(
             f"report of {path}: key version: expected {expected}, found {_short(version)}\n"
             "hint: another version of Forebay wrote this result, with other keys; "
-            f"run `forebay {result.kind}` again"
+            f"run `forebay {_COMMANDS[result.kind]}` again"
         )
     return result
 
@@ -271,7 +275,8 @@ def from_bench(values: object, name: str) -> Result:
         _row(row, one.repetitions or [], f"{name}: key rows[{at}]")
         for at, (row, one) in enumerate(zip(values["rows"], form.rows, strict=True))
     ]
-    return Result("bench", values, rows, [str(one) for one in form.warnings or []])
+    kind = "simulated" if isinstance(values.get("simulated"), dict) else "bench"
+    return Result(kind, values, rows, [str(one) for one in form.warnings or []])
 
 
 def from_demo(values: object, name: str) -> Result:

@@ -33,6 +33,7 @@ def render(result: Result) -> str:
     )
     title, lead, cards, facts = {
         "bench": (_bench_title, _bench_lead, _bench_cards, _bench_facts),
+        "simulated": (_bench_title, _bench_lead, _bench_cards, _bench_facts),
         "demo": (lambda _: demo.TITLE, demo.lead, demo.cards, demo.facts),
         "events": (_events_title, _events_lead, _events_cards, _events_facts),
     }[result.kind]
