@@ -15,7 +15,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from forebay._core import ForebayError
 from forebay_lab.bench import machine, processes, timing, verify
 from forebay_lab.bench.emulation import Emulation, emulate
 from forebay_lab.bench.facts import SCHEMA, Facts
+from forebay_lab.bench.measured_row import MeasuredRow
 from forebay_lab.bench.minimum_bytes import minimum_bytes
 from forebay_lab.bench.node_memory import memory_groups
 from forebay_lab.bench.nodes import SCRATCH, Nodes, nodes
@@ -55,46 +55,6 @@ LONGEST_STRETCH = 4.0
 """A figure takes as much longer as the emulator is slowed down, up to this factor."""
 
 
-@dataclass(slots=True)
-class _Measured:
-    """What is known about a row so far."""
-
-    row: Row
-    status: str = "ok"
-    error: str | None = None
-    verified: verify.Verified | None = None
-    repetitions: list[dict[str, Any]] = field(default_factory=list)
-    explain: str = ""
-    shuffle_quality: dict[str, Any] | None = None
-    tiers: dict[str, Any] | None = None
-    minimum_bytes: int | None = None
-
-    def fail(self, error: Exception) -> None:
-        self.status, self.error = "failed", str(error)
-
-    def as_json(self) -> dict[str, Any]:
-        medians = timing.median(self.repetitions) if self.repetitions else None
-        return {
-            "name": self.row.name,
-            "strategy": self.row.strategy,
-            "order": self.row.order,
-            "status": self.status,
-            "error": self.error,
-            "repetitions": self.repetitions,
-            "median": medians,
-            "spread": None if medians is None else timing.spread(self.repetitions, medians),
-            "minimum_bytes": self.minimum_bytes,
-            "digest_steps": self.verified.digest_steps if self.verified else None,
-            "digest_epoch": self.verified.digest_epoch if self.verified else None,
-            "explain": self.explain,
-            "shuffle_quality": self.shuffle_quality,
-            "tiers": self.tiers,
-            "label": self.row.label,
-            "environment": self.row.surroundings.environment,
-            "wrapper": list(self.row.surroundings.wrapper),
-        }
-
-
 def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report) -> dict[str, Any]:
     """Run a bench and return its result; docs/metrics.md says what is in it.
 
@@ -119,7 +79,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
         If there is no way to start ranks.
     """
     settings.check_samples(facts.samples)
-    measured = [_Measured(row) for row in rows]
+    measured = [MeasuredRow(row) for row in rows]
     for one in measured:
         if (reason := _missing(one.row, facts)) is not None:
             one.status, one.error = "skipped", reason
@@ -200,7 +160,7 @@ class _Runner:
                     variables=where.variables,
                 )
 
-    def verify(self, one: _Measured, where: Nodes) -> None:
+    def verify(self, one: MeasuredRow, where: Nodes) -> None:
         """Run a row once for its digests."""
         if one.status != "ok":
             return
@@ -215,7 +175,7 @@ class _Runner:
         if one.verified.fault is not None:
             one.status, one.error = "failed", f"{title}: {one.verified.fault}"
 
-    def measure(self, one: _Measured, where: Nodes, number: int) -> None:
+    def measure(self, one: MeasuredRow, where: Nodes, number: int) -> None:
         """Run a row once for its times."""
         if one.status != "ok":
             return
@@ -397,7 +357,7 @@ def _result(
     facts: Facts,
     settings: Settings,
     runner: _Runner,
-    measured: Sequence[_Measured],
+    measured: Sequence[MeasuredRow],
     limit: dict[str, Any],
     emulator: dict[str, Any] | None,
     warnings: list[str],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import forebay
@@ -61,7 +61,6 @@ class Request:
     """Memory of a node [bytes]; None: that of the default machine."""
     cores: int | None = None
     """Cores of a node; None: as many as ranks."""
-    costs: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] | None = None
     left_out: tuple[str, ...] = ()
     """What of the dataset is not modelled."""
@@ -107,8 +106,11 @@ class Request:
 
     def steps_of(self, ranks: int) -> int | None:
         """Return the steps that are simulated, where that is less than all epochs."""
-        whole = -(-self.places.samples // (self.batch_of(ranks) * ranks))
-        return None if self.steps is None or self.steps >= whole else self.steps
+        return None if self.steps is None or self.steps >= self.whole_epoch(ranks) else self.steps
+
+    def whole_epoch(self, ranks: int) -> int:
+        """Return the steps of an epoch."""
+        return -(-self.places.samples // (self.batch_of(ranks) * ranks))
 
     def job(self, row: Row, ranks: int) -> dict[str, Any]:
         """Return the simulated job of a row, as the native module takes it.
@@ -120,7 +122,7 @@ class Request:
         """
         program = PROGRAMS.get(row.strategy) if row.baseline is not None else None
         if row.baseline is not None and program is None:
-            raise option_error(f"not modelled: {row.strategy}, which is a program of its own")
+            raise option_error(f"not modelled: the program {row.strategy}")
         if row.label:
             raise option_error(f"not modelled: the surroundings of {row.name}")
         options = loader_options("lmdb" if program else row.strategy)
@@ -130,7 +132,7 @@ class Request:
         of_nodes = self.ranks_of_nodes(ranks)
         machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
         machine["memory_bytes"] = self.node_memory or 128 << 30
-        job: dict[str, Any] = {
+        return {
             "storage": self.spec,
             "rules": "lustre",
             "ranks": ranks,
@@ -147,9 +149,6 @@ class Request:
             "start_skew_us": SKEW_SECONDS * 1e6,
             "seed": self.seed,
         }
-        if self.costs:
-            job["costs"] = self.costs
-        return job
 
 
 def _order_json(order: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import forebay
 from forebay._core import OptionError
+from forebay_lab.bench.measured_row import MeasuredRow
 from forebay_lab.bench.strategies import Row
 from forebay_lab.report.data import RESULT_VERSION
 from forebay_lab.simulate import runs
@@ -20,16 +21,6 @@ Report = Callable[[str, int, int], None]
 
 SENSITIVE = 0.25
 """Range of the runs around their median from which a row is called sensitive."""
-
-_NUMBERS = (
-    "wall_seconds", "startup_seconds", "total_seconds", "samples_per_second", "rate_mib_s",
-    "accelerator_utilisation", "exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds",
-    "requested_bytes", "reads", "read_bytes", "mmap_bytes", "storage_bytes",
-)  # fmt: skip
-_NONE = (
-    "locate_seconds", "locate_and_read_seconds", "messages_per_step", "guess_hit_share", "read_amplification",
-    "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "cpu_seconds",
-)  # fmt: skip
 
 
 def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str, Any]:
@@ -84,7 +75,6 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         "simulated": {
             "seeds": seeds,
             "window": request.steps,
-            "costs": request.costs or None,
             "not_modelled": [*request.left_out, *NOT_MODELLED],
         },
         "points": [_thinned(point) for point in points],
@@ -101,7 +91,6 @@ NOT_MODELLED = (
 
 def _sizes(request: Request, ranks: int) -> dict[str, Any]:
     of_nodes, batch = request.ranks_of_nodes(ranks), request.batch_of(ranks)
-    steps = request.steps_of(ranks)
     return {
         "ranks": ranks,
         "world_size": ranks,
@@ -109,58 +98,24 @@ def _sizes(request: Request, ranks: int) -> dict[str, Any]:
         "ranks_per_node": list(of_nodes),
         "batch_size": batch,
         "global_batch": batch * ranks,
-        "steps": -(-request.places.samples // (batch * ranks)) if steps is None else steps,
+        "steps": request.steps_of(ranks) or request.whole_epoch(ranks),
         "compute_seconds": request.compute_of(ranks),
     }
 
 
 def _row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": row.name,
-        "strategy": row.strategy,
-        "order": row.order,
-        "label": row.label,
-        "environment": {},
-        "wrapper": [],
-        "status": "ok",
-        "error": None,
-        "repetitions": [],
-        "median": None,
-        "spread": None,
-        "minimum_bytes": None,
-        "digest_steps": None,
-        "digest_epoch": None,
-        "explain": "",
-        "shuffle_quality": None,
-        "tiers": None,
-    }
+    found = MeasuredRow(row)
     try:
-        repetitions = runs.run(request.job(row, ranks), request.places, seeds)
+        found.repetitions = runs.run(request.job(row, ranks), request.places, seeds)
     except OptionError as error:
         if not str(error).startswith(_NO_MODEL):
             raise
-        return {**found, "status": "skipped", "error": str(error)}
-    middle = {key: _median(repetitions, key) for key in _NUMBERS} | dict.fromkeys(_NONE)
-    spread = {
-        key: (max(one[key] for one in repetitions) - min(one[key] for one in repetitions)) / value
-        for key, value in middle.items()
-        if value
-    }
-    return {
-        **found,
-        "repetitions": repetitions,
-        "median": middle,
-        "spread": spread,
-        "sensitive": _is_sensitive(repetitions),
-    }
+        found.status, found.error = "skipped", str(error)
+        return found.as_json()
+    return {**found.as_json(), "sensitive": _is_sensitive(found.repetitions)}
 
 
 _NO_MODEL = "not modelled: "
-
-
-def _median(repetitions: Sequence[dict[str, Any]], key: str) -> float | None:
-    values = [one[key] for one in repetitions]
-    return None if None in values else statistics.median(values)
 
 
 def _is_sensitive(repetitions: Sequence[dict[str, Any]]) -> bool:

@@ -15,6 +15,9 @@ MIB = 1 << 20
 MOST_RANKS = 64
 """Ranks that a result shows one by one, evenly chosen."""
 
+MOST_STEPS = 512
+"""Steps whose ends a result has."""
+
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 _NANO = 1e-9
 
@@ -36,7 +39,7 @@ def run(job: dict[str, Any], places: Places, seeds: list[int]) -> list[Simulated
 def _repetition(
     one: dict[str, Any], found: dict[str, Any], job: dict[str, Any], sample_bytes: int
 ) -> Simulated:
-    steps, nodes = found["steps"], one["nodes"]
+    steps, nodes, ends = found["steps"], one["nodes"], one["step_ends"]
     wall, startup = one["wall_ns"] * _NANO, one["startup_ns"] * _NANO
     total = wall + startup
     meetings = steps * found["meeting_ns"] * _NANO
@@ -60,7 +63,7 @@ def _repetition(
         "storage_bytes": sum(node["traffic"]["read_bytes"] for node in nodes),
         **dict.fromkeys(_NOT_MODELLED),
         "seed": one["seed"],
-        "step_seconds": _thinned([end * _NANO for end in one["step_ends"]]),
+        "step_seconds": [ends[step] * _NANO for step in _chosen(len(ends), MOST_STEPS)],
         "ranks": [_of_rank(rank, wall, one, parts, job) for rank in _chosen(job["ranks"])],
         "quantiles": {key: _quantiles([part[key] for part in parts]) for key in parts[0]},
         "readers": [],
@@ -110,17 +113,11 @@ def _of_rank(
     return {"rank": rank, "node": node, "wall_seconds": wall, "startup_seconds": startup, **parts[node]}
 
 
-def _chosen(count: int) -> list[int]:
-    """Return up to `MOST_RANKS` numbers below a count, evenly chosen."""
-    if count <= MOST_RANKS:
+def _chosen(count: int, most: int = MOST_RANKS) -> list[int]:
+    """Return up to ``most`` numbers below a count, evenly chosen."""
+    if count <= most:
         return list(range(count))
-    return [place * (count - 1) // (MOST_RANKS - 1) for place in range(MOST_RANKS)]
-
-
-def _thinned(values: list[float], most: int = 512) -> list[float]:
-    if len(values) <= most:
-        return values
-    return [values[place * (len(values) - 1) // (most - 1)] for place in range(most)]
+    return [place * (count - 1) // (most - 1) for place in range(most)]
 
 
 def _quantiles(values: list[float]) -> dict[str, float]:

@@ -41,9 +41,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             if middle is None:
                 yield (*name, row["status"], *[""] * (len(HEADER) - 3))
                 continue
-            steps = (
-                point["steps"] * result["epochs"] if result["simulated"]["window"] is None else point["steps"]
-            )
+            steps = point["steps"] * result["epochs"]
             least, most = row["range"]["wall_seconds"]
             wall = middle["wall_seconds"] or 1.0
             yield (

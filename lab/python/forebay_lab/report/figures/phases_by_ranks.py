@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forebay_lab.report import numbers
 from forebay_lab.report.data import dicts, number
@@ -22,9 +22,8 @@ def _stacks(result: Result) -> dict[str, list[tuple[int, Stack]]]:
     """Return by row: ranks, and the seconds of each part of a step."""
     found: dict[str, list[tuple[int, Stack]]] = {}
     epochs = number(result.values.get("epochs")) or 1.0
-    window: Any = result.part("simulated").get("window")
     for point in dicts(result.values.get("points")):
-        steps = (number(point.get("steps")) or 1.0) * (epochs if window is None else 1.0)
+        steps = (number(point.get("steps")) or 1.0) * epochs
         for row in dicts(point.get("rows")):
             middle = row.get("median")
             if isinstance(middle, dict):
