@@ -47,7 +47,6 @@ __all__ = [
     "serve_store",
     "serve_tiers",
     "sidecar_directory",
-    "sim_costs",
     "sim_run",
     "stop_store",
     "stop_tiers",
@@ -90,4 +89,3 @@ class SimPlaces:
     def file_bytes(self) -> int: ...
 
 def sim_run(job: str, places: SimPlaces, seeds: list[int]) -> str: ...
-def sim_costs() -> str: ...

@@ -23,6 +23,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
     module.add_class::<sim::SimPlaces>()?;
     module.add_function(wrap_pyfunction!(sim::sim_run, module)?)?;
-    module.add_function(wrap_pyfunction!(sim::sim_costs, module)?)?;
     Ok(())
 }

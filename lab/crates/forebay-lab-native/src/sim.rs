@@ -1,7 +1,7 @@
 //! Simulated jobs. Jobs and results are JSON; `forebay_lab.simulate` makes them.
 
 use forebay_py::errors::wrong_option;
-use forebay_sim::{Costs, Error, Job, Places, simulate};
+use forebay_sim::{Error, Job, Places, simulate};
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -39,10 +39,4 @@ pub(crate) fn sim_run(py: Python<'_>, job: &str, places: &SimPlaces, seeds: Vec<
     let job: Job = parsed(py, "simulated job", job)?;
     let found = py.detach(|| simulate(&job, &places.0, &seeds)).map_err(|error| refused(py, &error))?;
     serde_json::to_string(&found).map_err(|error| wrong_option(py, error.to_string(), ""))
-}
-
-/// The costs that a simulation assumes by default.
-#[pyfunction]
-pub(crate) fn sim_costs(py: Python<'_>) -> PyResult<String> {
-    serde_json::to_string(&Costs::default()).map_err(|error| wrong_option(py, error.to_string(), ""))
 }

@@ -144,6 +144,16 @@ impl FileSystem {
         AccessStep { due, reads, read_bytes }
     }
 
+    /// Goes on with an access until it has to wait; returns until when, or `None` once it is done.
+    pub fn advance(&mut self, now: ModelTime, node: NodeId, access: &mut Access) -> Option<ModelTime> {
+        loop {
+            let due = self.step(now, node, access).due?;
+            if due > now {
+                return Some(due);
+            }
+        }
+    }
+
     /// Asks for bytes that a node will need, and returns how many requests that took.
     pub fn will_need(&mut self, now: ModelTime, node: NodeId, open: OpenFile, range: ByteRange) -> u64 {
         let mut fetches = std::mem::take(&mut self.fetches);

@@ -28,5 +28,5 @@ pub use error::Error;
 pub use file_system::{AccessStep, FileSystem, NodeTraffic, ServerResult};
 pub use ids::{FileId, ModelTime, NodeId, ServerId};
 pub use kernel::{Actor, ActorId, Condition, Kernel, Processors};
-pub use model::{Direction, Layout, Model, Piece, StripeExtent};
+pub use model::{Direction, Layout, Model, Noise, Piece, StripeExtent};
 pub use spec::Spec;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Costs of one machine. `forebay limit --costs` measures them.
+/// Costs of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -52,27 +52,6 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The costs of a machine that is `factor` times as fast.
-    ///
-    /// In an emulated run whose model time is stretched, processors are faster by that factor, seen
-    /// from the model.
-    #[must_use]
-    pub fn faster(&self, factor: f64) -> Costs {
-        Costs {
-            machine: self.machine.clone(),
-            locate_ns: self.locate_ns / factor,
-            plan_ns: self.plan_ns / factor,
-            gather_ns: self.gather_ns / factor,
-            copy_bytes_per_second: self.copy_bytes_per_second * factor,
-            read_ns: self.read_ns / factor,
-            request_ns: self.request_ns / factor,
-            fault_ns: self.fault_ns / factor,
-            pass_ns: self.pass_ns / factor,
-            wake_ns: self.wake_ns / factor,
-            message_ns: self.message_ns / factor,
-        }
-    }
-
     /// Validates the numbers; the error names the first invalid one.
     pub fn check(&self) -> Result<(), Error> {
         for (what, value) in [

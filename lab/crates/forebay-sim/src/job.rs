@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{ReadAheadRules, Spec};
 use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
@@ -17,8 +18,6 @@ use crate::error::Error;
 use crate::places::Places;
 use crate::program::Program;
 
-/// Alignment of batch buffers \[B\].
-const PAGE_BYTES: u64 = 4096;
 /// Default memory of a loader: a quarter of that of the node, at most this \[B\].
 const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
 const DEFAULT_PART: u64 = 4;
@@ -162,7 +161,7 @@ impl Job {
         crate::costs::nanoseconds(self.costs.message_ns * rounds)
     }
 
-    /// Decides as the engine does, for a node with so many ranks.
+    /// The decisions of the engine on a node with so many ranks.
     pub(crate) fn decide(&self, places: &Places, node_ranks: u32) -> Result<Decisions, Error> {
         let options = self.loader_options(node_ranks).checked()?;
         options.strategy.check()?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Program {
     /// Each rank walks through a mapped LMDB file with a cursor, record by record, and takes the
-    /// values of its own samples. In `sequential` it passes those of all other ranks.
+    /// values of the samples of the rank. In `sequential` it passes those of all other ranks.
     Cursor {
         /// Whether the kernel reads ahead on the mapping.
         read_ahead: bool,

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::num::NonZero;
 use std::thread::{Builder, ScopedJoinHandle};
 
-use forebay_model::{FileSystem, Kernel, Processors};
+use forebay_model::{FileSystem, Kernel, Noise, Processors};
 use forebay_plan::Order;
 use forebay_plan::config::{GatherFacts, Settings, gather_threads};
 use forebay_types::SamplePlaces;
@@ -71,7 +71,7 @@ fn run(
 ) -> Result<RunResult, Error> {
     let mut kernel = Kernel::default();
     let mut storage = FileSystem::new(&job.storage, job.rules, seed)?;
-    let mut noise = Noise(seed);
+    let mut noise = Noise::new(seed);
     let cores = job.machine.cores as usize;
     let shared = job.machine.is_shared.then(|| kernel.processors(cores));
     let settings: Vec<&Settings> =
@@ -168,19 +168,4 @@ fn on_all_cores<T: Send>(
         }
     }
     Ok(found)
-}
-
-/// A pseudorandom sequence (`SplitMix64`, as in the model's jitter).
-struct Noise(u64);
-
-impl Noise {
-    /// A number from 0 to 1.
-    fn fraction(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 31;
-        (word >> 11) as f64 / (1u64 << 53) as f64
-    }
 }

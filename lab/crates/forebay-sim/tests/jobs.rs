@@ -95,7 +95,7 @@ fn a_cursor_touches_each_leaf_that_it_passes_and_the_records_of_its_ranks() {
         (json!({"locate": "cursor", "access": "mmap"}), false),
         (json!({"locate": "cursor", "access": "mmap", "readers": "per_node"}), true),
     ] {
-        // Without read-ahead each page is a fault of its own.
+        // Without read-ahead each page is one fault.
         let alone = walk(1, strategy.clone());
         let pages = alone.runs[0].nodes[0].traffic.reads;
         let leaves = pages - 1000;

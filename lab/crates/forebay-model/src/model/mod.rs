@@ -67,7 +67,7 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 pub struct Model {
     spec: Spec,
-    jitter: Jitter,
+    jitter: Noise,
     latest: ModelTime,
     servers: Vec<Server>,
     nodes: Vec<NodeLink>,
@@ -100,7 +100,7 @@ impl Model {
         let server = Server { timeline: Timeline::default(), stalled_until: 0, factor: 1.0 };
         Ok(Model {
             servers: vec![server; spec.targets as usize],
-            jitter: Jitter(seed),
+            jitter: Noise::new(seed),
             latest: 0,
             nodes: Vec::new(),
             metadata: Timeline::default(),
@@ -308,20 +308,27 @@ fn scaled(ns: u64, factor: f64) -> u64 {
 /// `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
 /// OOPSLA 2014).
 #[derive(Clone, Debug)]
-struct Jitter(u64);
+pub struct Noise(u64);
 
-impl Jitter {
-    /// A factor from 1 to 1 + `jitter`. Draws no number if `jitter` is 0.
-    fn factor(&mut self, jitter: f64) -> f64 {
-        if jitter == 0.0 {
-            return 1.0;
-        }
+impl Noise {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Noise {
+        Noise(seed)
+    }
+
+    /// The next number, from 0 to 1 (exclusive).
+    pub fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // A double holds 53 bits: the quotient is in [0, 1).
-        1.0 + jitter * ((word >> 11) as f64 / (1u64 << 53) as f64)
+        // A double holds 53 bits: the quotient is below 1.
+        (word >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A factor from 1 to 1 + `jitter`. Draws no number if `jitter` is 0.
+    fn factor(&mut self, jitter: f64) -> f64 {
+        if jitter == 0.0 { 1.0 } else { 1.0 + jitter * self.fraction() }
     }
 }

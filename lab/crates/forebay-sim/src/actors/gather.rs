@@ -29,13 +29,40 @@ enum State {
     /// It claims a step.
     Claiming,
     /// Its ranks walk to their samples of this step.
-    Walking { step: u64, due: BinaryHeap<Reverse<(ModelTime, usize)>> },
+    Walking { step: u64, turns: RankTurns },
     /// It waits for the blocks of this step.
     Waiting(u64),
     /// Its ranks read what no block has of this step.
-    Reading { step: u64, ranks: Vec<RankReads>, due: BinaryHeap<Reverse<(ModelTime, usize)>>, bytes: u64 },
+    Reading { step: u64, ranks: Vec<RankReads>, turns: RankTurns, bytes: u64 },
     /// It copies the samples of this step.
     Copying(u64),
+}
+
+/// Ranks that do something each for itself, and when each of them goes on.
+struct RankTurns(BinaryHeap<Reverse<(ModelTime, usize)>>);
+
+impl RankTurns {
+    /// All ranks go on now.
+    fn new(now: ModelTime, ranks: usize) -> RankTurns {
+        RankTurns((0..ranks).map(|rank| Reverse((now, rank))).collect())
+    }
+
+    /// Lets all ranks go on whose time has come: `go_on` returns when its rank continues, if it
+    /// does. Returns when the next one continues, or `None` once all are done.
+    fn run(
+        &mut self,
+        kernel: &mut Kernel,
+        mut go_on: impl FnMut(usize, &mut Kernel) -> Option<ModelTime>,
+    ) -> Option<ModelTime> {
+        loop {
+            let Reverse((time, rank)) = *self.0.peek()?;
+            if time > kernel.now() {
+                return Some(time);
+            }
+            self.0.pop();
+            self.0.extend(go_on(rank, kernel).map(|time| Reverse((time, rank))));
+        }
+    }
 }
 
 impl Gather {
@@ -60,8 +87,8 @@ impl Gather {
                     let Some(step) = node.claim() else { return kernel.wait(node.room) };
                     if !self.walks.is_empty() {
                         self.walks.iter_mut().for_each(|walk| begin(walk, world, step));
-                        let due = (0..self.walks.len()).map(|rank| Reverse((kernel.now(), rank))).collect();
-                        self.state = State::Walking { step, due };
+                        let turns = RankTurns::new(kernel.now(), self.walks.len());
+                        self.state = State::Walking { step, turns };
                         continue;
                     }
                     if node.covered <= step {
@@ -69,16 +96,10 @@ impl Gather {
                     }
                     self.state = State::Waiting(step);
                 }
-                State::Walking { step, due } => {
-                    if let Some(Reverse((time, rank))) = due.pop() {
-                        if time > kernel.now() {
-                            due.push(Reverse((time, rank)));
-                            return kernel.resume_at(time);
-                        }
-                        if let Some(time) = self.walks[rank].advance(kernel, world) {
-                            due.push(Reverse((time, rank)));
-                        }
-                        continue;
+                State::Walking { step, turns } => {
+                    let walks = &mut self.walks;
+                    if let Some(time) = turns.run(kernel, |rank, kernel| walks[rank].advance(kernel, world)) {
+                        return kernel.resume_at(time);
                     }
                     let step = *step;
                     let touched = self.walks.iter_mut().map(|walk| walk.take_touched_ns(world)).max();
@@ -100,20 +121,17 @@ impl Gather {
                     let in_place = node.take_in_place(step);
                     let bytes = in_place.iter().map(|(_, extent)| extent.length).sum();
                     let ranks = RankReads::of(&in_place);
-                    let due = (0..ranks.len()).map(|rank| Reverse((kernel.now(), rank))).collect();
-                    self.state = State::Reading { step, ranks, due, bytes };
+                    let turns = RankTurns::new(kernel.now(), ranks.len());
+                    self.state = State::Reading { step, ranks, turns, bytes };
                 }
-                State::Reading { step, ranks, due, bytes } => {
-                    if let Some(Reverse((time, rank))) = due.pop() {
-                        if time > kernel.now() {
-                            due.push(Reverse((time, rank)));
-                            return kernel.resume_at(time);
-                        }
-                        if let Some(time) = ranks[rank].read(self.node, kernel, world) {
-                            due.push(Reverse((time, rank)));
-                        }
-                        continue;
+                State::Reading { step, ranks, turns, bytes } => {
+                    let place = self.node;
+                    if let Some(time) =
+                        turns.run(kernel, |rank, kernel| ranks[rank].read(place, kernel, world))
+                    {
+                        return kernel.resume_at(time);
                     }
+                    let node = &world.nodes[place];
                     // What was read in place was copied by the read.
                     let (step, bytes) = (*step, *bytes / u64::from(node.ranks));
                     let (costs, samples) = (&world.job.costs, world.job.batch_size);

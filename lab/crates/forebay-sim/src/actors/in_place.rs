@@ -45,11 +45,10 @@ impl RankReads {
         let (now, id, processors) = (kernel.now(), world.nodes[node].id, world.nodes[node].processors);
         loop {
             if let Some(access) = &mut self.access {
-                match world.storage.step(now, id, access).due {
-                    Some(due) if due > now => return Some(due),
-                    Some(_) => continue,
-                    None => self.access = None,
+                if let Some(due) = world.storage.advance(now, id, access) {
+                    return Some(due);
                 }
+                self.access = None;
                 let costs = &world.job.costs;
                 let copied = costs.copy(self.requests[self.begun - 1].length);
                 return Some(kernel.work(processors, nanoseconds(costs.read_ns) + copied));

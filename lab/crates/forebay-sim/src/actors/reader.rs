@@ -156,12 +156,10 @@ fn read(filling: &mut Filling, node: usize, kernel: &mut Kernel, world: &mut Wor
     loop {
         let now = kernel.now();
         if let Some(access) = &mut filling.access {
-            let step = world.storage.step(now, world.nodes[node].id, access);
-            match step.due {
-                Some(due) if due > now => return Some(due),
-                Some(_) => continue,
-                None => filling.access = None,
+            if let Some(due) = world.storage.advance(now, world.nodes[node].id, access) {
+                return Some(due);
             }
+            filling.access = None;
             let costs = &world.job.costs;
             let bytes = read_at(world, node, filling.block, filling.begun - 1).map_or(0, |read| read.length);
             let duration = nanoseconds(costs.read_ns) + costs.copy(bytes);

@@ -1,19 +1,12 @@
 //! A scan: one process of the job walks through all leaves of an LMDB file before the others begin,
 //! and builds their index. It asks for the leaves of a branch when it reaches the branch, and
-//! touches no record that has pages of its own.
+//! touches no record that is in no leaf.
 
+use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{AccessMethod, ByteRange, ClientAccess, FileId, Kernel, OpenFile};
 
 use crate::costs::nanoseconds;
 use crate::world::World;
-
-/// Length of a page \[B\].
-const PAGE_BYTES: u64 = 4096;
-/// Header of a page, and of a node of a branch with its place in the page's index \[B\].
-const PAGE_HEADER_BYTES: u64 = 16;
-const BRANCH_NODE_BYTES: u64 = 10;
-/// Length of a key \[B\].
-const KEY_BYTES: u64 = 8;
 
 /// The scan, on the first node.
 pub(crate) struct Scanner {
@@ -34,20 +27,18 @@ impl Scanner {
         let (now, id, leaves) = (kernel.now(), world.nodes[0].id, world.places.leaves());
         loop {
             if let Some(access) = &mut self.access {
-                match world.storage.step(now, id, access).due {
-                    Some(due) if due > now => return kernel.resume_at(due),
-                    Some(_) => continue,
-                    None => self.access = None,
+                if let Some(due) = world.storage.advance(now, id, access) {
+                    return kernel.resume_at(due);
                 }
+                self.access = None;
                 self.done += 1;
             }
             let Some(leaf) = leaves.get(self.done) else { return };
             let client = world.storage.client(id);
             let open = *self.open.get_or_insert_with(|| client.open(FileId(0), world.places.file_bytes()));
             if self.asked == self.done {
-                let fanout = (PAGE_BYTES - PAGE_HEADER_BYTES) / (BRANCH_NODE_BYTES + KEY_BYTES);
                 let mut sent = 0;
-                for leaf in leaves.iter().skip(self.asked).take(fanout as usize) {
+                for leaf in leaves.iter().skip(self.asked).take(world.places.leaves_of_branch()) {
                     let range = ByteRange { offset: leaf.offset, length: PAGE_BYTES };
                     sent += world.storage.will_need(now, id, open, range);
                     self.asked += 1;

@@ -3,15 +3,13 @@
 
 use std::ops::Range;
 
+use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{AccessMethod, ByteRange, ClientAccess, FileId, Kernel, ModelTime, OpenFile};
 use forebay_plan::PermutationCache;
 use forebay_types::{Located, Piece, Rank, SampleId, SamplePlaces};
 
 use crate::costs::nanoseconds;
 use crate::world::World;
-
-/// Length of a leaf \[B\].
-const PAGE_BYTES: u64 = 4096;
 
 /// A cursor, and what it has to reach for a step.
 pub(crate) struct Walk {
@@ -80,11 +78,10 @@ impl Walk {
         let (now, id) = (kernel.now(), world.nodes[self.node].id);
         loop {
             if let Some(access) = &mut self.access {
-                match world.storage.step(now, id, access).due {
-                    Some(due) if due > now => return Some(due),
-                    Some(_) => continue,
-                    None => self.access = None,
+                if let Some(due) = world.storage.advance(now, id, access) {
+                    return Some(due);
                 }
+                self.access = None;
             }
             let range = self.next_touch(world)?;
             self.touched_pages += range.length.div_ceil(PAGE_BYTES);

@@ -3,14 +3,16 @@
 use std::convert::Infallible;
 
 use forebay_format::lmdb::Dialect;
+use forebay_model::spec::PAGE_BYTES;
 use forebay_recipe::{Lengths, Recipe, SplitClass, Transactions};
 use forebay_types::{Extent, Located, SampleId, SamplePlaces, ShardId, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Length of a page \[B\].
-const PAGE_BYTES: u64 = 4096;
+/// Header of a page, and of a node of a branch with its place in the index of the page \[B\].
+const PAGE_HEADER_BYTES: u64 = 16;
+const BRANCH_NODE_BYTES: u64 = 10;
 
 /// An LMDB file: records that were put in the order of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +135,12 @@ impl LmdbPlaces {
     pub(crate) fn leaves(&self) -> &[Leaf] {
         &self.leaves
     }
+
+    /// Leaves below a full branch.
+    pub(crate) fn leaves_of_branch(&self) -> usize {
+        let node_bytes = BRANCH_NODE_BYTES + self.description.key_bytes;
+        ((PAGE_BYTES - PAGE_HEADER_BYTES) / node_bytes) as usize
+    }
 }
 
 impl SamplePlaces for LmdbPlaces {
@@ -218,7 +226,7 @@ mod tests {
             assert_eq!(offsets(&places, 0..samples), expected);
             let backwards: Vec<u64> = expected.iter().rev().copied().collect();
             assert_eq!(offsets(&places, (0..samples).rev()), backwards);
-            // A value on a leaf lies in the page of its leaf; one with pages of its own in no leaf.
+            // A value on a leaf lies in the page of its leaf; others lie in no leaf.
             let leaves = places.leaves();
             assert_eq!(leaves[0].first, 0);
             for (record, offset) in (0..).zip(&expected) {

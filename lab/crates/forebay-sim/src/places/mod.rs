@@ -94,6 +94,14 @@ impl Places {
             Kind::Lmdb(lmdb) => lmdb.leaves(),
         }
     }
+
+    /// Leaves below a branch of that tree.
+    pub(crate) fn leaves_of_branch(&self) -> usize {
+        match &self.0 {
+            Kind::Uniform(_) => 0,
+            Kind::Lmdb(lmdb) => lmdb.leaves_of_branch(),
+        }
+    }
 }
 
 impl SamplePlaces for Places {
