@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from forebay.cli.commands import as_json
 from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
 from forebay_lab.cli.numbers import counts, seconds
+from forebay_lab.cli.shown import show_result
 
 if TYPE_CHECKING:
     from forebay_lab.bench.workload import Prepared
@@ -229,10 +230,10 @@ def command(
         raise click.UsageError("expected either DATASET or --workload NAME")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
-    from forebay.cli.output import print_json, progress
+    from forebay.cli.output import progress
     from forebay_lab import write_page
     from forebay_lab.bench import baselines as programs
-    from forebay_lab.bench import facts
+    from forebay_lab.bench import facts, table
     from forebay_lab.bench.runner import bench
     from forebay_lab.bench.settings import Settings
     from forebay_lab.bench.strategies import parse
@@ -283,16 +284,7 @@ def command(
         result = bench(facts.look(dataset), rows, settings, show)
     keys = ("name", "variant", "scale", "utilisation_line", "notes")
     result["workload"] = None if prepared is None else {key: getattr(prepared, key) for key in keys}
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
-    if report is not None:
-        from forebay_lab.report import write
-
-        write(result, report)
-        if not as_json:
-            click.echo(f"The same with pictures: {report}")
+    show_result(result, table, as_json=as_json, report=report)
     return 0 if _is_good(result) else 1
 
 
@@ -307,17 +299,6 @@ def _share(global_batch: int, batch_size: int | None, ranks: int) -> int:
 
 def _typed() -> list[str]:
     return sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench"]
-
-
-def _print(result: dict[str, Any]) -> None:
-    from forebay.cli.output import COLUMNS, print_table, print_wrapped
-    from forebay_lab.bench import table
-
-    for line in table.lines_above(result):
-        print_wrapped(line)
-    print_table(table.header(result), table.rows(result), COLUMNS)
-    for line in table.lines_below(result):
-        print_wrapped(line)
 
 
 def _is_good(result: dict[str, Any]) -> bool:

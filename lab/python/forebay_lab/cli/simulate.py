@@ -12,6 +12,7 @@ from forebay.cli.commands import as_json
 from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
 from forebay_lab.cli.bench import STRATEGIES as _OF_BENCH
 from forebay_lab.cli.numbers import counts, seconds
+from forebay_lab.cli.shown import show_result
 
 STRATEGIES = _OF_BENCH.rpartition(",")[2]
 
@@ -103,13 +104,13 @@ def command(
     """
     if batch_size is not None and global_batch is not None:
         raise click.UsageError("expected --batch-size or --global-batch, found both")
-    from forebay.cli.output import print_json, progress
+    from forebay.cli.output import progress
     from forebay_lab import write_page
     from forebay_lab.bench import baselines as programs
     from forebay_lab.bench.strategies import parse
     from forebay_lab.bench.workload import load
     from forebay_lab.pfs.start import Wanted
-    from forebay_lab.simulate import Request, simulate
+    from forebay_lab.simulate import Request, simulate, table
     from forebay_lab.simulate.places import of_workload
 
     if report is not None:
@@ -158,25 +159,5 @@ def command(
     rows = parse(strategies, order, programs.find(()))
     with progress() as show:
         result = simulate(request, rows, show)
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
-    if report is not None:
-        from forebay_lab.report import write
-
-        write(result, report)
-        if not as_json:
-            click.echo(f"The same with pictures: {report}")
+    show_result(result, table, as_json=as_json, report=report)
     return 0 if any(row["status"] == "ok" for row in result["rows"]) else 1
-
-
-def _print(result: dict[str, Any]) -> None:
-    from forebay.cli.output import COLUMNS, print_table, print_wrapped
-    from forebay_lab.simulate import table
-
-    for line in table.lines_above(result):
-        print_wrapped(line)
-    print_table(table.HEADER, table.rows(result), COLUMNS)
-    for line in table.lines_below(result):
-        print_wrapped(line)

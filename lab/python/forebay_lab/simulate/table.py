@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["HEADER", "lines_above", "lines_below", "rows"]
+__all__ = ["header", "lines_above", "lines_below", "rows"]
 
-HEADER = (
+_HEADER = (
     "ranks",
     "row",
     "step ms",
@@ -20,6 +20,12 @@ HEADER = (
     "reads",
     "seeks",
 )
+
+
+def header(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the titles of the columns."""
+    del result
+    return _HEADER
 
 
 def lines_above(result: dict[str, Any]) -> Iterator[str]:
@@ -39,7 +45,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             name = (f"{point['ranks']:,}", row["name"])
             middle = row["median"]
             if middle is None:
-                yield (*name, row["status"], *[""] * (len(HEADER) - 3))
+                yield (*name, row["status"], *[""] * (len(_HEADER) - 3))
                 continue
             steps = point["steps"] * result["epochs"]
             least, most = row["range"]["wall_seconds"]
