@@ -4,8 +4,8 @@
 //!
 //! - `ln_factorial`, `permutation`: arithmetic; any position of a shuffled sequence, without the
 //!   sequence.
-//! - `nodes`: what each node of a job holds of a dataset, and where ([`NodeShares`],
-//!   [`StoreLayout`], [`SamplePlaces`](forebay_types::SamplePlaces)).
+//! - `nodes`: how a dataset is cut, what each node of a job holds of it, and where ([`ChunkMap`],
+//!   [`NodeShares`], [`StoreLayout`], [`SamplePlaces`](forebay_types::SamplePlaces)).
 //! - `stream`: what nodes keep and stream where the order is `opportunistic` ([`StreamMemory`]).
 //! - `order`: which sample stands at which position of an epoch ([`Order`]). In it,
 //!   `shuffle_quality` and `draw_entropy` say how well it shuffles, `convergence` for how many
@@ -43,8 +43,13 @@ mod strategy;
 mod stream;
 mod tier;
 
-pub use config::stream_choice::{DEFAULT_ENTROPY, NoWindow, WindowFacts, WindowWish, stream_node_memory};
+pub use config::stream_choice::{
+    DEFAULT_ENTROPY, NoWindow, STREAM_CONTROL_BYTES, WindowFacts, WindowWish, stream_buffer_bytes,
+    stream_node_memory,
+};
+pub use nodes::chunk_map::{ChunkMap, FileBytes, Geometry};
 pub use nodes::chunk_set::ChunkSet;
+pub use nodes::loads::{LOAD_BYTES, LOAD_CHUNKS, load_threads};
 pub use nodes::peer_requests::{
     PeerPiece, PeerRequest, RequestLimits, SharePart, peer_requests, share_parts,
 };
@@ -79,10 +84,16 @@ pub use strategy::{
     SampleLocator, ScanHost, SendError,
 };
 pub use stream::memory::{NodeMemory, StreamMemory, UnitBytes};
-pub use stream::unit_ranges::{UnitCost, kept_ranges, unit_costs};
+pub use stream::unit_ranges::{RANGE_ENTRY_BYTES, UnitCost, kept_ranges, ranges_of_units, unit_costs};
 pub use tier::copies::{Copies, NoCopies};
+pub use tier::copy_pace::{
+    COPY_THREADS, DIRTY_PART_BYTES, LOOK_AT_OTHERS_EVERY, LOOK_FOR_BUFFER_EVERY, WAIT_FOR_OTHERS,
+    buffer_wait, rest_after,
+};
 pub use tier::forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};
 pub use tier::node_reads::NodeReads;
-pub use tier::placement::{Placement, PlacementError};
-pub use tier::reads::{ChunkRead, PieceRead, PieceRun, is_widened, pieces_at_once, waits_for_others};
+pub use tier::placement::{Placement, PlacementError, slots_of_levels};
+pub use tier::reads::{
+    ChunkRead, PieceRead, PieceRun, is_one_request, is_widened, pieces_at_once, waits_for_others,
+};
 pub use tier::run_policy::{Fetch, is_flush_due, is_patient, may_begin_copy};

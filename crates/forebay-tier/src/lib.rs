@@ -57,7 +57,6 @@ pub use source::backing::backing_identity;
 pub use source::identity::{SETTLED_NS, Source, SourceKey, SourceState};
 pub use source::open_writers::is_open_for_writing;
 pub use source::sampled::{sampled_blocks, sampled_checksum};
-pub use table::chunk_map::{ChunkMap, Geometry};
 pub use table::claims::Claims;
 pub use table::entry::{ChunkEntry, MAX_FILES, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use table::words;

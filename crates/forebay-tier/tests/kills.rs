@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
+use forebay_plan::ChunkMap;
 use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::{DamagedPiece, Server, StoredTier};
-use forebay_tier::{
-    ChunkMap, DaemonAddress, Fill, Source, SourceKey, SourceState, TierClient, TierSetup, TieredFiles,
-};
+use forebay_tier::{DaemonAddress, Fill, Source, SourceKey, SourceState, TierClient, TierSetup, TieredFiles};
 use forebay_types::ShardId;
 
 const ROLE: &str = "FOREBAY_TEST_ROLE";

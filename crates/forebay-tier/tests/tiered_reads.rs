@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
+use forebay_plan::ChunkMap;
 use forebay_plan::options::TierSpec;
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, DaemonAddress, Fill, PlacementFn, Source, SourceKey, SourceState, TierClient, TierSetup,
-    TieredFiles,
+    DaemonAddress, Fill, PlacementFn, Source, SourceKey, SourceState, TierClient, TierSetup, TieredFiles,
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;

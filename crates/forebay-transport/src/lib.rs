@@ -40,7 +40,7 @@ pub use message::auth::{DatasetDigest, SECRET_BYTES, Secret, StoreId, VERSION};
 pub use message::handshake;
 pub use message::refusal::Refusal;
 pub use message::request::MAX_COUNT;
-pub use server::exporter::{Exporter, ExporterOptions, server_threads};
+pub use server::exporter::{Exporter, ExporterOptions};
 pub use server::share::Share;
 pub use ucx::{Ucx, UcxExporter, UcxFetcher, UcxPeer, UcxPolicy};
 #[doc(hidden)]

@@ -15,6 +15,10 @@ pub const MAX_COPY_LEVELS: usize = 7;
 /// buffer holds.
 pub const MAX_ANSWER_BYTES: u64 = 1 << 30;
 
+/// Most parts of a share that one request to another node asks for: parsed, they take 256 KiB of a
+/// server, which holds one request per connection.
+pub const MAX_REQUEST_PARTS: usize = 16 << 10;
+
 /// Pieces of a chunk.
 pub const PIECES: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
 

@@ -9,7 +9,8 @@ use std::thread;
 
 use forebay_format::{Dataset, Index};
 use forebay_io::{SampleFileTable, ShardFiles};
-use forebay_tier::{ChunkMap, Source, SourceKey, SourceState, TierError, backing_identity};
+use forebay_plan::ChunkMap;
+use forebay_tier::{Source, SourceKey, SourceState, TierError, backing_identity};
 use forebay_types::ShardId;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use xxhash_rust::xxh3::xxh3_128;
@@ -25,8 +26,12 @@ const FILES_AT_ONCE: u64 = 256;
 /// How the bytes of a dataset are cut.
 pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> Result<ChunkMap, TierError> {
     if files.are_of_samples() {
-        return ChunkMap::of_sample_files(Arc::clone(index) as _)
-            .map_err(TierError::io("", "cut the dataset into chunks"));
+        let table = Arc::clone(index);
+        return ChunkMap::of_sample_files(
+            SampleFileTable::len(&*table),
+            Arc::new(move |file| SampleFileTable::file_bytes(&*table, file)),
+        )
+        .map_err(TierError::io("", "cut the dataset into chunks"));
     }
     let sizes: Vec<u64> = (0..files.len() as u32).map(|shard| files.bytes(ShardId(shard))).collect();
     Ok(ChunkMap::of_files(&sizes))

@@ -5,25 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_io::ShardFiles;
-
 use crate::error::Error;
 use crate::host::Host;
 
 /// What threads that load the share of a node report.
 pub(crate) const LOADS_SHARE: &str = "load the share of this node";
 
-/// Threads that load from storage of other nodes, and from local storage.
-const NETWORK_THREADS: usize = 8;
-const LOCAL_THREADS: usize = 2;
-
 /// Interval between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How many threads load from these files.
-pub(crate) fn load_threads(files: &ShardFiles) -> usize {
-    if files.is_local() { LOCAL_THREADS } else { NETWORK_THREADS }
-}
 
 /// Calls `work` with each number below `parts` and memory of the thread; it returns the bytes that
 /// it got. Reports progress towards `all_bytes` as `what`. Returns the bytes of all parts.

@@ -7,16 +7,13 @@ use std::os::fd::OwnedFd;
 use forebay_format::Index;
 use forebay_host::Draft;
 use forebay_io::{Failing, ShardFiles};
-use forebay_plan::{NodeShares, Order, kept_ranges};
-use forebay_types::{Extent, Located};
+use forebay_plan::{LOAD_BYTES, Order, load_threads, ranges_of_units};
+use forebay_types::Extent;
 
 use crate::error::Error;
 use crate::host::Host;
-use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};
+use crate::host::parts_in_threads::{LOADS_SHARE, work_in_threads};
 use crate::residents::memory::{PlacedRange, place_all, table};
-
-/// Bytes that a thread reads at a time: large reads reach all servers of a striped file.
-const PART_BYTES: u64 = 8 << 20;
 
 /// Reads the units that an order says a node keeps; returns their memory, and the bytes read.
 pub(crate) fn load(
@@ -27,7 +24,7 @@ pub(crate) fn load(
     caller: &dyn Host,
 ) -> Result<(OwnedFd, u64), Error> {
     let ranges = match order.shares() {
-        Some(shares) => ranges_of(order.resident_units(node), shares, index)?,
+        Some(shares) => ranges_of_units(index, shares, order.resident_units(node))?,
         None => Vec::new(),
     };
     let (placed, bytes) = place_all(&ranges);
@@ -39,37 +36,17 @@ pub(crate) fn load(
     let work = |part: usize, memory: &mut Vec<u8>| {
         read_part(&pieces[parts[part].clone()], files, &failing, &draft, memory)
     };
-    let read = work_in_threads(parts.len(), load_threads(files), LOADS_SHARE, bytes, caller, work)?;
+    let read =
+        work_in_threads(parts.len(), load_threads(files.is_local()), LOADS_SHARE, bytes, caller, work)?;
     Ok((draft.seal()?, read))
-}
-
-/// The ranges of bytes of units, in the order of the files; none twice.
-fn ranges_of(units: &[usize], shares: &NodeShares, index: &Index) -> Result<Vec<Extent>, Error> {
-    let mut located = Located::default();
-    let mut all: Vec<Extent> = Vec::new();
-    for unit in units {
-        all.extend(kept_ranges(index, shares.unit_samples(*unit), &mut located)?);
-    }
-    all.sort_unstable();
-    // Units overlap only where gaps of one reach into another.
-    let mut ranges: Vec<Extent> = Vec::new();
-    for range in all {
-        match ranges.last_mut() {
-            Some(last) if last.shard == range.shard && range.offset <= last.end() => {
-                last.length = last.length.max(range.end() - last.offset);
-            }
-            _ => ranges.push(range),
-        }
-    }
-    Ok(ranges)
 }
 
 /// Cuts ranges into pieces that are no longer than a part.
 fn pieces_of(ranges: &[PlacedRange]) -> Vec<PlacedRange> {
     let pieces = ranges.iter().flat_map(|range| {
-        (0..range.extent.length).step_by(PART_BYTES as usize).map(|done| {
+        (0..range.extent.length).step_by(LOAD_BYTES as usize).map(|done| {
             let (Extent { shard, offset, length }, place) = (range.extent, range.place + done);
-            let length = (length - done).min(PART_BYTES);
+            let length = (length - done).min(LOAD_BYTES);
             PlacedRange { extent: Extent { shard, offset: offset + done, length }, place }
         })
     });
@@ -82,7 +59,7 @@ fn cut(ranges: &[PlacedRange]) -> Vec<Range<usize>> {
     let mut bytes = 0;
     for (number, range) in ranges.iter().enumerate() {
         match parts.last_mut() {
-            Some(part) if bytes + range.extent.length <= PART_BYTES => {
+            Some(part) if bytes + range.extent.length <= LOAD_BYTES => {
                 part.end = number + 1;
                 bytes += range.extent.length;
             }

@@ -9,14 +9,14 @@
 //! All numbers are little-endian words of 64 bits. The leader writes the memory and seals it.
 
 use forebay_host::Map;
+use forebay_plan::RANGE_ENTRY_BYTES;
 use forebay_types::{Extent, ShardId};
 
 use crate::error::Error;
 
 const WORD_BYTES: usize = 8;
 
-/// Bytes of a range in the table.
-pub(super) const ENTRY_BYTES: u64 = 4 * WORD_BYTES as u64;
+const _: () = assert!(RANGE_ENTRY_BYTES == 4 * WORD_BYTES as u64);
 
 /// A range and where it lies in the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct PlacedRange {
 
 /// Places ranges, which ascend, behind their table; returns also the size of the memory.
 pub(super) fn place_all(ranges: &[Extent]) -> (Vec<PlacedRange>, u64) {
-    let mut place = WORD_BYTES as u64 + ranges.len() as u64 * ENTRY_BYTES;
+    let mut place = WORD_BYTES as u64 + ranges.len() as u64 * RANGE_ENTRY_BYTES;
     let placed = ranges.iter().map(|extent| {
         place += extent.length;
         PlacedRange { extent: *extent, place: place - extent.length }
@@ -55,7 +55,8 @@ impl ResidentMemory {
     pub(crate) fn new(memory: Map) -> Result<Self, Error> {
         let found = Self { memory, ranges: 0 };
         let ranges = found.word(0).unwrap_or(u64::MAX);
-        let table = ranges.checked_mul(ENTRY_BYTES).and_then(|bytes| bytes.checked_add(WORD_BYTES as u64));
+        let table =
+            ranges.checked_mul(RANGE_ENTRY_BYTES).and_then(|bytes| bytes.checked_add(WORD_BYTES as u64));
         if table.is_none_or(|bytes| bytes > found.memory.len() as u64) {
             let length = found.memory.len();
             return Err(Error::local(format!("{length} bytes cannot hold {ranges} resident ranges")));

@@ -11,8 +11,9 @@ use forebay_host as host;
 use forebay_plan::config::Budget;
 use forebay_plan::options::StoreSize;
 use forebay_plan::{
-    DEFAULT_ENTROPY, NoWindow, NodeMemory, Order, StreamMemory, UnitBytes, UnitCost, WindowFacts, WindowWish,
-    dataset_key, stream_node_memory, unit_costs,
+    DEFAULT_ENTROPY, NoWindow, NodeMemory, Order, RANGE_ENTRY_BYTES, STREAM_CONTROL_BYTES, StreamMemory,
+    UnitBytes, UnitCost, WindowFacts, WindowWish, dataset_key, stream_buffer_bytes, stream_node_memory,
+    unit_costs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +22,7 @@ use crate::config::shares::{JobShares, sharing};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::Links;
-use crate::residents::memory::ENTRY_BYTES;
 use crate::store::{exceeds_memory, exchange};
-
-/// Batch buffers per rank, at least.
-const MIN_BUFFERS: u64 = 2;
-
-/// Memory of a loader beside staging memory and batch buffers, at most \[bytes\].
-const CONTROL_BYTES: u64 = 2 << 20;
 
 const MIB: u64 = 1 << 20;
 
@@ -96,7 +90,7 @@ pub(crate) fn choose(
 ) -> Result<Choice, Error> {
     let &ResidentQuestion { options, index, job_shares, fingerprint, links, budget, .. } = question;
     let JobShares { shares, own_node, .. } = job_shares;
-    let costs = unit_costs(index, shares, ENTRY_BYTES, &mut sharing(caller))?;
+    let costs = unit_costs(index, shares, RANGE_ENTRY_BYTES, &mut sharing(caller))?;
     let bytes: Vec<UnitBytes> = costs.iter().map(|cost| cost.memory).collect();
     let own_units = (0..shares.units()).filter(|unit| shares.holder(*unit) == *own_node);
     let owned_bytes = own_units.map(|unit| bytes[unit].resident).sum();
@@ -157,13 +151,13 @@ fn node_memory(question: &ResidentQuestion<'_>, owned_bytes: u64) -> Result<Node
 impl ResidentQuestion<'_> {
     /// Batch buffers, at least \[bytes\].
     fn buffer_bytes(&self) -> u64 {
-        let buffers = self.options.strategy.batch_buffers.map_or(MIN_BUFFERS, u64::from);
-        buffers * self.options.local_ranks.len() as u64 * self.batch_bytes
+        let options = self.options;
+        stream_buffer_bytes(options.strategy.batch_buffers, options.local_ranks.len(), self.batch_bytes)
     }
 
     /// What the loader needs beside resident units and windows, at most \[bytes\].
     fn other_bytes(&self) -> u64 {
-        self.buffer_bytes() + CONTROL_BYTES
+        self.buffer_bytes() + STREAM_CONTROL_BYTES
     }
 }
 

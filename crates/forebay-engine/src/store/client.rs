@@ -11,9 +11,8 @@ use forebay_host::Map;
 use forebay_io::ShardFiles;
 use forebay_plan::options::OnLost;
 use forebay_plan::{
-    PeerPiece, PeerRequest, RequestLimits, SharePart, StoreLayout, peer_requests, share_parts,
+    ChunkMap, PeerPiece, PeerRequest, RequestLimits, SharePart, StoreLayout, peer_requests, share_parts,
 };
-use forebay_tier::ChunkMap;
 use forebay_transport::{
     Destination, FetcherOptions, MAX_COUNT, Peer, Piece, Secret, TcpFetcher, TransportError,
 };

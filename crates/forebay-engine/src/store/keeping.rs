@@ -17,7 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_format::{Dataset, Index};
 use forebay_host::available_bytes;
 use forebay_io::ShardFiles;
-use forebay_tier::{ChunkMap, SourceState};
+use forebay_plan::ChunkMap;
+use forebay_tier::SourceState;
 use forebay_types::CHUNK_BYTES;
 
 use crate::base::fallback::{Fallback, Wanted};

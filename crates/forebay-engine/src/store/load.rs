@@ -10,16 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_host::Draft;
 use forebay_io::{At, Failing, ShardFiles};
-use forebay_tier::{ChunkMap, Geometry};
+use forebay_plan::{ChunkMap, Geometry, LOAD_CHUNKS, load_threads};
 use forebay_types::CHUNK_BYTES;
 
 use crate::error::Error;
 use crate::host::Host;
-use crate::host::parts_in_threads::{LOADS_SHARE, load_threads, work_in_threads};
+use crate::host::parts_in_threads::{LOADS_SHARE, work_in_threads};
 use crate::store::daemon::FoundShare;
-
-/// Chunks that a thread reads at a time: large reads reach all servers of a striped file.
-const RUN_CHUNKS: usize = 8;
 
 /// Where the bytes of a share came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,16 +36,16 @@ pub(super) fn load(
     caller: &dyn Host,
 ) -> Result<(OwnedFd, LoadedBytes), Error> {
     let draft = Draft::new("forebay-share", (chunks.len() as u64 * CHUNK_BYTES).max(1))?;
-    let runs = chunks.len().div_ceil(RUN_CHUNKS);
+    let runs = chunks.len().div_ceil(LOAD_CHUNKS);
     let (from_kept, failing) = (AtomicU64::new(0), Failing::default());
     let all_bytes = chunks.len() as u64 * CHUNK_BYTES;
     let work = |run: usize, memory: &mut Vec<u8>| {
-        let slots = run * RUN_CHUNKS..((run + 1) * RUN_CHUNKS).min(chunks.len());
+        let slots = run * LOAD_CHUNKS..((run + 1) * LOAD_CHUNKS).min(chunks.len());
         let loaded = load_run(files, &failing, map, chunks, slots, kept, &draft, memory)?;
         from_kept.fetch_add(loaded.kept, Ordering::Relaxed);
         Ok(loaded.source + loaded.kept)
     };
-    let bytes = work_in_threads(runs, load_threads(files), LOADS_SHARE, all_bytes, caller, work)?;
+    let bytes = work_in_threads(runs, load_threads(files.is_local()), LOADS_SHARE, all_bytes, caller, work)?;
     let kept = from_kept.into_inner();
     let loaded = LoadedBytes { source: bytes - kept, kept };
     Ok((draft.seal()?, loaded))

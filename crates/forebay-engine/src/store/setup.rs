@@ -15,12 +15,11 @@ use std::sync::{Arc, Mutex};
 use forebay_format::{Dataset, Index};
 use forebay_host::{self as host, Map};
 use forebay_io::ShardFiles;
-use forebay_plan::options::StoreSize;
+use forebay_plan::config::server_threads;
+use forebay_plan::options::{NoShareRoom, StoreSize, store_slots};
 use forebay_plan::{NO_OWNER, NodeShares, StoreLayout, chunk_owners, dataset_key};
-use forebay_transport::{
-    DatasetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer, server_threads,
-};
-use forebay_types::{CHUNK_BYTES, Rank};
+use forebay_transport::{DatasetDigest, Exporter, ExporterOptions, PeerAddress, Secret, UcxPeer};
+use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::Fallback;
@@ -38,17 +37,10 @@ use crate::store::ucx;
 /// What secrets of stores are derived for.
 const PURPOSE: &str = "forebay 2026 shares of in-memory stores";
 
-/// Divisor of the free memory that a share may take if the user does not say.
-const MEMORY_SHARE: u64 = 2;
-
 /// Divisor of the address space that a share may take, where there is a limit, and how often a
 /// leader maps the share that others fetch from.
 const ADDRESS_SHARE: u64 = 4;
 const SHARED_MAPS: u64 = 3;
-
-/// A kept share with this part of its chunks more or less than what `auto` would hold is held as it
-/// is: the free memory differs a little from job to job.
-const KEPT_TOLERANCE: u64 = 8;
 
 /// What each process needs to use the store.
 #[derive(Clone, Serialize, Deserialize)]
@@ -247,38 +239,17 @@ fn available_cores() -> usize {
 
 /// Chunks of a share of `owned` chunks that this node has room for.
 fn slots(size: StoreSize, owned: u64, kept: KeptRoom, mappable: Option<u64>) -> Result<u64, Error> {
-    slots_in(size, owned, host::available_bytes().saturating_add(kept.bytes), kept.chunks, mappable)
-}
-
-/// The same with so much free memory \[bytes\]; `kept` chunks of the dataset are in memory. A
-/// share is mapped: a limit on address space leaves `mappable` for it \[bytes\].
-fn slots_in(
-    size: StoreSize,
-    owned: u64,
-    free: u64,
-    kept: Option<u64>,
-    mappable: Option<u64>,
-) -> Result<u64, Error> {
-    let most = mappable.map_or(owned, |bytes| owned.min(bytes / CHUNK_BYTES));
-    match size {
-        StoreSize::Bytes(bytes) if bytes.min(owned * CHUNK_BYTES) > free => {
-            Err(exceeds_memory(bytes, free, "read"))
-        }
-        StoreSize::Bytes(bytes) if owned.min(bytes / CHUNK_BYTES) > most => Err(Error::Memory {
+    let free = host::available_bytes().saturating_add(kept.bytes);
+    store_slots(size, owned, free, kept.chunks, mappable).map_err(|none| match none {
+        NoShareRoom::Memory { bytes } => exceeds_memory(bytes, free, "read"),
+        NoShareRoom::AddressSpace { bytes, left } => Error::Memory {
             message: format!(
-                "store=: {bytes} bytes, but RLIMIT_AS (ulimit -v) leaves address space for {} bytes",
-                most * CHUNK_BYTES
+                "store=: {bytes} bytes, but RLIMIT_AS (ulimit -v) leaves address space for {left} bytes"
             ),
             hint: "raise the limit with `ulimit -v`, or give store= less; what does not fit is read from the source"
                 .into(),
-        }),
-        StoreSize::Bytes(bytes) => Ok(owned.min(bytes / CHUNK_BYTES)),
-        StoreSize::Measured(_) => {
-            let wanted = most.min(free / MEMORY_SHARE / CHUNK_BYTES);
-            let is_close = |kept: &u64| *kept <= most && kept.abs_diff(wanted) <= wanted / KEPT_TOLERANCE;
-            Ok(kept.filter(|kept| wanted < owned && is_close(kept)).unwrap_or(wanted))
-        }
-    }
+        },
+    })
 }
 
 /// The user gave a share more memory than is free; what does not fit is `taken` from the source.
@@ -316,44 +287,3 @@ pub(crate) fn exchange<T: Serialize + for<'t> Deserialize<'t> + Clone>(
 
 /// No owner of a chunk is a node.
 const _: () = assert!(NO_OWNER as usize >= crate::mesh::MAX_NODES);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_plan::options::Auto;
-
-    #[test]
-    fn a_share_takes_what_is_given_or_half_of_what_is_free() {
-        let slots = |size, owned, free, kept| slots_in(size, owned, free * CHUNK_BYTES, kept, None).ok();
-        let auto = StoreSize::Measured(Auto::Auto);
-        for (size, owned, free, kept, expected) in [
-            (StoreSize::Bytes(40 * CHUNK_BYTES), 100, 50, None, Some(40)),
-            (StoreSize::Bytes(40 * CHUNK_BYTES), 30, 35, None, Some(30)),
-            (StoreSize::Bytes(40 * CHUNK_BYTES), 100, 39, None, None),
-            (auto, 100, 300, None, Some(100)),
-            (auto, 100, 100, None, Some(50)),
-            // A kept share of about this length stays as it is.
-            (auto, 100, 100, Some(45), Some(45)),
-            (auto, 100, 100, Some(56), Some(56)),
-            (auto, 100, 100, Some(57), Some(50)),
-            (auto, 100, 100, Some(43), Some(50)),
-            // What fits is held whole; chunks of another layout may be more than are owned.
-            (auto, 100, 300, Some(95), Some(100)),
-            (auto, 100, 190, Some(101), Some(95)),
-        ] {
-            assert_eq!(slots(size, owned, free, kept), expected, "{size:?} {owned} {free} {kept:?}");
-        }
-    }
-    #[test]
-    fn a_share_fits_into_the_address_space_that_a_limit_leaves() {
-        let mappable = Some(20 * CHUNK_BYTES);
-        let slots = |size, kept| slots_in(size, 100, 300 * CHUNK_BYTES, kept, mappable);
-        let auto = StoreSize::Measured(Auto::Auto);
-        assert!(matches!(slots(auto, None), Ok(20)));
-        // A kept share is mapped, too.
-        assert!(matches!(slots(auto, Some(21)), Ok(20)));
-        assert!(matches!(slots(StoreSize::Bytes(20 * CHUNK_BYTES), None), Ok(20)));
-        let error = slots(StoreSize::Bytes(21 * CHUNK_BYTES), None).unwrap_err().to_string();
-        assert!(error.contains("RLIMIT_AS"), "{error}");
-    }
-}

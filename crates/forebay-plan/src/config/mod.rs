@@ -27,7 +27,7 @@ pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;
 pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
 pub use self::threads::{
-    CallerFillFacts, GatherFacts, fills_in_caller, gather_threads, leaves_others_asleep,
+    CallerFillFacts, GatherFacts, fills_in_caller, gather_threads, leaves_others_asleep, server_threads,
 };
 pub use self::tiers::{Tiering, TieringFacts, copy_buffer_bytes, decide_tiering};
 use crate::order::group::default_group;

@@ -13,6 +13,19 @@ pub const DEFAULT_ENTROPY: f64 = 0.85;
 /// Divisor of the free memory that residents and windows may take where the user does not say.
 const MEMORY_SHARE: u64 = 2;
 
+/// Batch buffers per rank, at least.
+const MIN_BUFFERS: u64 = 2;
+
+/// Memory of a loader beside staging memory and batch buffers, at most \[bytes\].
+pub const STREAM_CONTROL_BYTES: u64 = 2 << 20;
+
+/// Batch buffers that the ranks of a node need, at least \[bytes\]; `buffers` per rank are those
+/// that the user gave.
+#[must_use]
+pub fn stream_buffer_bytes(buffers: Option<u32>, node_ranks: usize, batch_bytes: u64) -> u64 {
+    buffers.map_or(MIN_BUFFERS, u64::from) * node_ranks as u64 * batch_bytes
+}
+
 /// What the user wants of the windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WindowWish {
@@ -180,6 +193,13 @@ mod tests {
             assert!(matches!(order.kind(), OrderKind::Opportunistic { window: found } if found == window));
             window
         })
+    }
+
+    #[test]
+    fn each_rank_needs_two_buffers_or_those_that_were_given() {
+        for (buffers, ranks, expected) in [(None, 1, 200), (None, 4, 800), (Some(5), 2, 1000)] {
+            assert_eq!(stream_buffer_bytes(buffers, ranks, 100), expected);
+        }
     }
 
     #[test]

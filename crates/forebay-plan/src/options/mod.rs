@@ -11,6 +11,7 @@
 mod order;
 mod rules;
 mod store;
+mod store_slots;
 mod strategy;
 mod tiers;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::order::{OrderChoice, OrderName};
 pub use self::rules::{check_value, option_words};
 pub use self::store::{AutoNumber, OnLost, StoreChoice, StoreSize};
+pub use self::store_slots::{NoShareRoom, store_slots};
 use self::strategy::quoted;
 pub use self::strategy::{Auto, Stagger, StrategyChoice};
 pub use self::tiers::{TierOptions, TierSpec};

@@ -19,6 +19,9 @@ const READ_GAP_BYTES: u64 = 4 << 10;
 /// than another range.
 const FRAMING_BYTES: u64 = 64;
 
+/// What a range takes in the table of ranges that are kept in memory \[bytes\].
+pub const RANGE_ENTRY_BYTES: u64 = 32;
+
 /// Units between two reports of progress.
 const UNITS_AT_ONCE: usize = 256;
 
@@ -75,6 +78,25 @@ pub fn kept_ranges<P: SamplePlaces>(
     located: &mut Located,
 ) -> Result<Vec<Extent>, P::Error> {
     Ok(join(&locate(places, samples, located)?, memory_gap))
+}
+
+/// The ranges of bytes that are kept in memory for units, in the order of the files; none twice.
+///
+/// # Errors
+/// Those of the index.
+pub fn ranges_of_units<P: SamplePlaces>(
+    places: &P,
+    shares: &NodeShares,
+    units: &[usize],
+) -> Result<Vec<Extent>, P::Error> {
+    let mut located = Located::default();
+    let mut all: Vec<Extent> = Vec::new();
+    for unit in units {
+        all.extend(kept_ranges(places, shares.unit_samples(*unit), &mut located)?);
+    }
+    all.sort_unstable();
+    // Units overlap only where gaps of one reach into another.
+    Ok(join(&all, |_| 0))
 }
 
 /// The extents of these samples, sorted; empty ones left out.

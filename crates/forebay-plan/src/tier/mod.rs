@@ -1,12 +1,13 @@
 //! What is copied into storage tiers, and what that saves.
 //!
 //! - `placement`: which chunks are kept, and in which level. `reads`: which pieces of a read are
-//!   copied.
+//!   copied; `copy_pace`: how long reads wait for that, and at which pace copies are written.
 //! - `node_reads`: what a node reads in each epoch; `forecast`: from the source and from each
 //!   level; `copies`: whether copying pays.
 //! - `run_policy`: what the daemon of `forebay run` copies.
 
 pub(crate) mod copies;
+pub(crate) mod copy_pace;
 pub(crate) mod forecast;
 pub(crate) mod node_reads;
 pub(crate) mod placement;

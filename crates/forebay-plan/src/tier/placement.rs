@@ -59,6 +59,17 @@ pub enum PlacementError {
     },
 }
 
+/// Slots that each level gives to a dataset of `chunks` chunks, where it has room for so many: the
+/// first ones as many as they have.
+pub fn slots_of_levels(chunks: u64, rooms: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let mut left = chunks;
+    rooms.into_iter().map(move |room| {
+        let slots = room.min(left);
+        left -= slots;
+        slots
+    })
+}
+
 /// Which level keeps each chunk of a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Numbers", into = "Numbers")]
@@ -309,6 +320,18 @@ mod tests {
                 .map(|chunk| placement.level(chunk).map_or('-', |level| char::from(b'0' + level)))
                 .collect();
             assert_eq!(found, expected, "{chunks} chunks, key {key}");
+        }
+    }
+
+    #[test]
+    fn levels_give_slots_until_all_chunks_have_one() {
+        for (chunks, rooms, expected) in [
+            (100, [30, 200], [30, 70]),
+            (100, [100, 7], [100, 0]),
+            (100, [10, 20], [10, 20]),
+            (0, [1, 1], [0, 0]),
+        ] {
+            assert_eq!(slots_of_levels(chunks, rooms).collect::<Vec<_>>(), expected);
         }
     }
 }

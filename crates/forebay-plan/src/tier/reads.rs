@@ -92,6 +92,13 @@ pub fn pieces_at_once(pool_bytes: Option<u64>) -> u32 {
     pool_bytes.map_or(PIECES, |bytes| (bytes / 2 / PIECE_BYTES).clamp(1, u64::from(PIECES)) as u32)
 }
 
+/// Whether runs that follow each other are one request: what a tier has is asked for apart from
+/// what it lacks.
+#[must_use]
+pub fn is_one_request(one: PieceRead, next: PieceRead) -> bool {
+    (one == PieceRead::Copied) == (next == PieceRead::Copied)
+}
+
 /// Whether runs that follow each other are one request to a copy buffer, widened to whole pieces:
 /// they end inside a piece that is copied, and are short. `read_bytes` are their bytes with the
 /// rest of such pieces.
@@ -121,6 +128,19 @@ mod tests {
 
     fn in_part(level: u8) -> PieceRead {
         PieceRead::Copying { level, whole: false }
+    }
+
+    #[test]
+    fn what_a_tier_has_is_a_request_of_its_own() {
+        for (one, next, expected) in [
+            (PieceRead::Copied, PieceRead::Copied, true),
+            (PieceRead::Copied, PieceRead::Source, false),
+            (whole(0), PieceRead::Copied, false),
+            (whole(0), PieceRead::Source, true),
+            (in_part(0), whole(1), true),
+        ] {
+            assert_eq!(is_one_request(one, next), expected, "{one:?}, {next:?}");
+        }
     }
 
     #[test]

@@ -10,10 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::level::storage::LevelStorage;
 
-/// Length of a part [bytes]: several requests of the largest size that devices take, and little
-/// memory.
-pub(crate) const PART_BYTES: u64 = 8 << 20;
-
 /// What this process has written to a level and not flushed.
 pub(crate) struct DirtyParts {
     part_bytes: u64,

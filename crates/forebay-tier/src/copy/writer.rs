@@ -23,9 +23,10 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_host::{ThreadError, fork};
+use forebay_plan::{COPY_THREADS, DIRTY_PART_BYTES, rest_after};
 use forebay_types::CHUNK_BYTES;
 
-use crate::copy::flush::{DirtyParts, PART_BYTES};
+use crate::copy::flush::DirtyParts;
 use crate::copy::offer::{Copied, Offer, OfferedChunk, OfferedPiece, Publisher};
 use crate::error::TierError;
 use crate::level::health::{Health, LevelOperation};
@@ -34,9 +35,6 @@ use crate::log::PieceSum;
 use crate::table::LevelState;
 use crate::table::entry::SlotId;
 use crate::thread_priority::lower_own_priority;
-
-/// Threads of a process that write: one, as each more would take a core from the ranks.
-const THREADS: usize = 1;
 
 /// Most bytes of one request \[bytes\]: a chunk, so that a whole one is written at once.
 const REQUEST_BYTES: usize = CHUNK_BYTES as usize;
@@ -47,9 +45,6 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// Chunks are published at the latest after the chunk that ends so much later.
 const PUBLISH_AFTER: Duration = Duration::from_millis(5);
-
-/// Longest rest after a request: one that took seconds must not stop the copies for as long.
-const MAX_REST: Duration = Duration::from_millis(20);
 
 /// How long the end of a writer waits for a thread that a level keeps in a system call. Then it is
 /// left behind.
@@ -118,8 +113,8 @@ impl Writer {
         publisher: Arc<dyn Publisher>,
         health: Arc<Health>,
     ) -> Result<Self, TierError> {
-        let limits = Limits { block_bytes: REQUEST_BYTES, part_bytes: PART_BYTES, stuck: STUCK };
-        Self::start_within(limits, THREADS, levels, publisher, health)
+        let limits = Limits { block_bytes: REQUEST_BYTES, part_bytes: DIRTY_PART_BYTES, stuck: STUCK };
+        Self::start_within(limits, COPY_THREADS, levels, publisher, health)
     }
 
     /// If the system refuses some of the threads, the others do the work.
@@ -409,7 +404,7 @@ impl Shared {
         let begun = Instant::now();
         level.storage.write(at.slab, offset, block)?;
         level.dirty.written(&*level.storage, at.slab, offset, block.len() as u64)?;
-        *rest_until = Instant::now() + begun.elapsed().min(MAX_REST);
+        *rest_until = Instant::now() + rest_after(begun.elapsed());
         Ok(())
     }
 }

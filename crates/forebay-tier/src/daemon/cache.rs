@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_plan::slots_of_levels;
 use forebay_types::{ChunkId, Pieces};
 
 use crate::copy::offer::Copied;
@@ -319,9 +320,7 @@ impl Cache {
     /// Slots that a dataset may fill: what the datasets that are in use leave, from the nearest
     /// level on.
     fn slots_for(&self, keys: &HashSet<SourceKey>, chunks: u64, levels: &[u8]) -> [u64; MAX_LEVELS] {
-        let mut left = chunks;
-        let mut slots = [0; MAX_LEVELS];
-        for number in levels {
+        let room = |number: &u8| {
             let level = usize::from(*number);
             let others: u64 = self
                 .datasets
@@ -329,9 +328,11 @@ impl Cache {
                 .filter(|other| other.keys.is_disjoint(keys))
                 .map(|other| other.slots[level])
                 .sum();
-            let free = self.levels[level].quota_slots().saturating_sub(others);
-            slots[level] = free.min(left);
-            left -= slots[level];
+            self.levels[level].quota_slots().saturating_sub(others)
+        };
+        let mut slots = [0; MAX_LEVELS];
+        for (number, found) in levels.iter().zip(slots_of_levels(chunks, levels.iter().map(room))) {
+            slots[usize::from(*number)] = found;
         }
         slots
     }

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 
-use forebay_io::At;
 use forebay_types::{CHUNK_BYTES, Pieces, ShardId};
 use rustix::fs::Advice;
 
@@ -59,7 +58,7 @@ impl TieredFiles {
         let end = (offset + length).min(self.files.bytes(shard));
         let mut at = offset;
         while at < end {
-            let Some((geometry, start)) = self.map.locate(At { shard, offset: at, direct: false }) else {
+            let Some((geometry, start)) = self.map.locate(shard, at) else {
                 return missing(at, end);
             };
             let range = start..geometry.bytes.min(start + (end - at));

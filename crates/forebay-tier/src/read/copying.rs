@@ -22,10 +22,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forebay_io::{At, ReadError, Transfer};
-use forebay_plan::{ChunkRead, PieceRead, PieceRun, is_widened, pieces_at_once, waits_for_others};
+use forebay_io::{ReadError, Transfer};
+use forebay_plan::{
+    ChunkRead, Geometry, LOOK_AT_OTHERS_EVERY, LOOK_FOR_BUFFER_EVERY, PieceRead, PieceRun, WAIT_FOR_OTHERS,
+    buffer_wait, is_one_request, is_widened, pieces_at_once, waits_for_others,
+};
 use forebay_types::{ChunkId, Pieces, ShardId};
 
 use crate::client::Attached;
@@ -36,22 +39,7 @@ use crate::read::tiered_files::{ALIGN_BYTES, Copies, TieredFiles};
 use crate::source::sampled::{BLOCK_BYTES, pick};
 use crate::source::watch::{SourceWatch, now_ns};
 use crate::table::LevelState;
-use crate::table::chunk_map::Geometry;
 use crate::table::entry::ChunkEntry;
-
-/// Longest wait for pieces that another process is copying.
-const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
-
-/// Interval between two looks at them.
-const LOOK_EVERY: Duration = Duration::from_micros(500);
-
-/// Interval between two looks for a free copy buffer.
-const LOOK_FOR_BUFFER_EVERY: Duration = Duration::from_millis(1);
-
-/// Longest wait for one, and while somebody waits for the bytes: then the writer only gets the time
-/// to end a burst.
-const WAIT_FOR_BUFFER: Duration = Duration::from_secs(1);
-const SHORT_WAIT_FOR_BUFFER: Duration = Duration::from_millis(5);
 
 /// How transfers are completed.
 #[derive(Clone, Copy)]
@@ -196,7 +184,7 @@ impl TieredFiles {
             let end = (transfer.offset + transfer.into.len() as u64).min(self.files.bytes(shard));
             let mut offset = transfer.offset;
             while offset < end {
-                let Some((geometry, start)) = self.map.locate(At { shard, offset, direct: false }) else {
+                let Some((geometry, start)) = self.map.locate(shard, offset) else {
                     break;
                 };
                 offset += geometry.bytes - start;
@@ -222,8 +210,7 @@ impl TieredFiles {
         let end = (offset + length).min(self.files.bytes(shard));
         let mut offset = offset;
         while offset < end {
-            let at = At { shard, offset, direct: false };
-            let Some((geometry, start)) = self.map.locate(at) else { return false };
+            let Some((geometry, start)) = self.map.locate(shard, offset) else { return false };
             let range = start..geometry.bytes.min(start + (end - offset));
             offset += range.end - range.start;
             if matches!(attached.table.get(geometry.chunk), ChunkEntry::Unverified { .. }) {
@@ -264,11 +251,9 @@ impl TieredFiles {
             let mut rest = &mut *transfer.into;
             let mut segments = segments.into_iter().peekable();
             while let Some(first) = segments.next() {
-                let is_copied = first.run.read == PieceRead::Copied;
+                let begun = first.run.read;
                 let mut run = vec![first];
-                while let Some(next) =
-                    segments.next_if(|segment| (segment.run.read == PieceRead::Copied) == is_copied)
-                {
+                while let Some(next) = segments.next_if(|segment| is_one_request(begun, segment.run.read)) {
                     run.push(next);
                 }
                 let length: u64 = run.iter().map(Segment::requested_bytes).sum();
@@ -439,7 +424,7 @@ impl TieredFiles {
         let end = (transfer.offset + transfer.into.len() as u64).min(self.files.bytes(shard));
         let mut offset = transfer.offset;
         while offset < end {
-            let Some((geometry, start)) = self.map.locate(At { shard, offset, direct: false }) else { break };
+            let Some((geometry, start)) = self.map.locate(shard, offset) else { break };
             let range = start..geometry.bytes.min(start + (end - offset));
             offset += range.end - range.start;
             let needed = geometry.touching(&range);
@@ -497,7 +482,7 @@ impl TieredFiles {
                 self.counters.skipped_bytes.fetch_add(waits_for, Ordering::Relaxed);
                 return (have, granted, Some(level));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(LOOK_AT_OTHERS_EVERY);
             granted = granted.union(attached.claims.claim(geometry.chunk, lacking));
         }
     }
@@ -583,7 +568,7 @@ fn take_buffer(copies: &Copies, bytes: usize, how: Fill<'_>) -> Option<CopyBuffe
     let begun = Instant::now();
     loop {
         let taken = copies.buffers.take(bytes);
-        let most = if (how.has_time)() { WAIT_FOR_BUFFER } else { SHORT_WAIT_FOR_BUFFER };
+        let most = buffer_wait((how.has_time)());
         if taken.is_some() || bytes > copies.buffers.limit_bytes() || begun.elapsed() > most {
             return taken;
         }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use forebay_io::ShardFiles;
+use forebay_plan::{ChunkMap, Geometry};
 use forebay_types::{CHUNK_BYTES, ChunkId, PIECE_BYTES, Pieces};
 
 use crate::client::{Attached, TierClient};
@@ -15,7 +16,6 @@ use crate::read::tiered_files::good_pieces;
 use crate::read_all::read_all;
 use crate::source::sampled::{BLOCK_BYTES, pick, sample_blocks};
 use crate::source::watch::now_ns;
-use crate::table::chunk_map::{ChunkMap, Geometry};
 use crate::table::entry::{ChunkEntry, SlotId};
 
 /// Blocks of a dataset, at most, but one for each source.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
+use forebay_plan::{ChunkMap, Geometry};
 use forebay_types::{CHUNK_BYTES, ChunkId, Pieces, ShardId};
 
 use crate::client::connection::CHUNKS_AT_ONCE;
@@ -22,7 +23,6 @@ use crate::source::identity::SourceState;
 use crate::source::sampled::BYTES_PER_BLOCK;
 use crate::source::watch::SourceWatch;
 use crate::table::LevelState;
-use crate::table::chunk_map::{ChunkMap, Geometry};
 use crate::table::entry::{ChunkEntry, SlotId};
 
 /// Alignment of reads around the page cache \[bytes\].
@@ -175,7 +175,7 @@ impl TieredFiles {
             self.watch.look_sometimes(shard);
         }
         while at < end {
-            let (geometry, start) = self.map.locate(At { shard, offset: at, direct: false })?;
+            let (geometry, start) = self.map.locate(shard, at)?;
             let here = (geometry.bytes - start).min(end - at);
             let (place, ..) = self.memory_place(&attached, shard, at, here)?;
             first.get_or_insert(place);
@@ -195,7 +195,7 @@ impl TieredFiles {
         if !attached.levels.iter().any(|level| level.is_memory) || !self.watch.is_usable(shard) {
             return None;
         }
-        let (geometry, start) = self.map.locate(At { shard, offset, direct: false })?;
+        let (geometry, start) = self.map.locate(shard, offset)?;
         let (place, slot, pieces) = self.present(attached, &geometry)?;
         let is_whole = start + length <= geometry.bytes
             && attached.levels[place].is_memory
@@ -268,7 +268,7 @@ impl TieredFiles {
         if !self.watch.is_usable(at.shard) {
             return None;
         }
-        let (geometry, start) = self.map.locate(at)?;
+        let (geometry, start) = self.map.locate(at.shard, at.offset)?;
         let attached = self.client.attached();
         let (place, slot, pieces) = self.present(&attached, &geometry)?;
         let level = LevelId::copy(place);
@@ -296,8 +296,7 @@ impl TieredFiles {
         let attached = self.client.attached();
         let mut ahead = 0;
         while ahead < length as u64 {
-            let next = At { offset: at.offset + ahead, ..at };
-            let Some((geometry, start)) = self.map.locate(next) else { break };
+            let Some((geometry, start)) = self.map.locate(at.shard, at.offset + ahead) else { break };
             let copied = match self.present(&attached, &geometry) {
                 Some((place, _, pieces)) if !left_out.contains(LevelId::copy(place)) => pieces,
                 _ => Pieces::NONE,

@@ -13,10 +13,8 @@
 //! logged. Who loads it (Acquire) and reads the slab finds these bytes: the kernel orders a
 //! pwrite(2) that has returned before a later pread(2).
 //!
-//! `chunk_map`: how a dataset is cut into the chunks and pieces that the table is of. `claims`:
-//! what is being copied now. `words`: the words of both, alone.
+//! `claims`: what is being copied now. `words`: the words of both, alone.
 
-pub(crate) mod chunk_map;
 pub(crate) mod claims;
 pub(crate) mod entry;
 pub mod words;

@@ -17,10 +17,7 @@ use forebay_types::MAX_ANSWER_BYTES;
 use crate::message::refusal::Refusal;
 
 /// Most entries of a request.
-///
-/// The parsed entries of one request take 256 KiB of a server, which holds one request per
-/// connection.
-pub const MAX_COUNT: usize = 16 << 10;
+pub const MAX_COUNT: usize = forebay_types::MAX_REQUEST_PARTS;
 /// Bytes of a request before its entries.
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Most bytes of a LEB128 number: 64 bits, 7 in each byte.

@@ -22,20 +22,6 @@ const TURN_BYTES: usize = 1 << 20;
 /// Open files that the rest of the process needs.
 const OTHER_FILES: u64 = 1024;
 
-/// Cores from which a node has two server threads.
-const TWO_THREADS_CORES: usize = 8;
-
-/// Server threads for a node with so many cores and clients.
-///
-/// One thread takes 0.2 to 0.33 s of a core per GiB (samples of 64 and 3 KiB), so it serves 3 to 5
-/// GiB/s. On two cores, a second one made 4 to 16 clients 1.0 to 1.25 times as fast and one client
-/// no faster (`examples/transfer.rs`, `threads=1` and `threads=2`, loopback). It is worth a core
-/// only of a node that has many, with networks above 25 Gbit/s. A connection stays with its thread.
-#[must_use]
-pub fn server_threads(cores: usize, clients: usize) -> usize {
-    if cores >= TWO_THREADS_CORES && clients > 1 { 2 } else { 1 }
-}
-
 /// How a node serves.
 #[derive(Clone, Debug)]
 pub struct ExporterOptions {
@@ -169,19 +155,5 @@ fn raise_open_files(connections: u64) {
     let wanted = connections.saturating_add(OTHER_FILES);
     if !allow_open_files(wanted) {
         tracing::warn!(wanted, "few open files are allowed for connections");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::server_threads;
-
-    #[test]
-    fn large_nodes_with_several_clients_have_two_threads() {
-        for (cores, clients, expected) in
-            [(1, 16, 1), (2, 16, 1), (7, 16, 1), (8, 1, 1), (8, 0, 1), (8, 2, 2), (128, 1000, 2)]
-        {
-            assert_eq!(server_threads(cores, clients), expected, "{cores} cores, {clients} clients");
-        }
     }
 }

@@ -9,10 +9,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_io::{At, SampleFileTable};
 use forebay_types::{
     CHUNK_BYTES, ChunkId, ChunkPlace, ChunkPlaces, PIECE_BYTES, PIECES, Pieces, ShardId, run_bytes,
 };
+
+/// Length of a file \[bytes\].
+pub type FileBytes = Arc<dyn Fn(ShardId) -> io::Result<u64> + Send + Sync>;
 
 /// Where the bytes of a dataset are in chunks.
 pub struct ChunkMap {
@@ -24,7 +26,7 @@ enum SourceKind {
     /// First chunk and size of each file.
     Files(Vec<(u64, u64)>),
     SampleFiles {
-        table: Arc<dyn SampleFileTable>,
+        file_bytes: FileBytes,
         /// First file of each chunk, and at the end the number of files.
         first_files: Vec<u32>,
         /// The chunk that was asked for last.
@@ -131,20 +133,20 @@ impl Geometry {
         Self { chunk, bytes, shape: Shape::OneFile { shard, offset } }
     }
 
-    fn of_sample_files(table: &dyn SampleFileTable, first_files: &[u32], chunk: usize) -> Option<Self> {
+    fn of_sample_files(file_bytes: &FileBytes, first_files: &[u32], chunk: usize) -> Option<Self> {
         let first = first_files[chunk];
         let alone = |other: Option<&u32>| other == Some(&first);
         let chunk_id = ChunkId(chunk as u64);
         if alone(first_files.get(chunk + 1)) || (chunk > 0 && alone(first_files.get(chunk - 1))) {
             let start = first_files.partition_point(|other| *other < first);
             let offset = (chunk - start) as u64 * CHUNK_BYTES;
-            let bytes = table.file_bytes(ShardId(first)).ok()?.checked_sub(offset)?.min(CHUNK_BYTES);
+            let bytes = file_bytes(ShardId(first)).ok()?.checked_sub(offset)?.min(CHUNK_BYTES);
             return Some(Self::of_file(chunk_id, ShardId(first), offset, bytes));
         }
         let mut parts = Vec::new();
         let mut start = 0;
         for file in first..first_files[chunk + 1] {
-            let bytes = table.file_bytes(ShardId(file)).ok()?;
+            let bytes = file_bytes(ShardId(file)).ok()?;
             if bytes > 0 {
                 parts.push(Part { shard: ShardId(file), start, bytes });
                 start += bytes;
@@ -179,15 +181,15 @@ impl ChunkMap {
         Self { kind: SourceKind::Files(files), chunks }
     }
 
-    /// Files of one sample each.
+    /// As many files of one sample each.
     ///
     /// # Errors
-    /// Those of the table.
-    pub fn of_sample_files(table: Arc<dyn SampleFileTable>) -> io::Result<Self> {
+    /// Those of `file_bytes`.
+    pub fn of_sample_files(files: usize, file_bytes: FileBytes) -> io::Result<Self> {
         let mut first_files = Vec::new();
         let mut room = 0;
-        for file in 0..table.len() as u32 {
-            let bytes = table.file_bytes(ShardId(file))?;
+        for file in 0..files as u32 {
+            let bytes = file_bytes(ShardId(file))?;
             if bytes <= room {
                 room -= bytes;
                 continue;
@@ -198,8 +200,8 @@ impl ChunkMap {
             room = if chunks == 1 { CHUNK_BYTES - bytes } else { 0 };
         }
         let chunks = first_files.len() as u64;
-        first_files.push(table.len() as u32);
-        Ok(Self { kind: SourceKind::SampleFiles { table, first_files, last: Mutex::default() }, chunks })
+        first_files.push(files as u32);
+        Ok(Self { kind: SourceKind::SampleFiles { file_bytes, first_files, last: Mutex::default() }, chunks })
     }
 
     /// Number of chunks.
@@ -217,7 +219,7 @@ impl ChunkMap {
         }
     }
 
-    /// A chunk; `None` if there is no such chunk, or the table cannot say.
+    /// A chunk; `None` if there is no such chunk, or its files have no length.
     #[must_use]
     pub fn geometry(&self, chunk: u64) -> Option<Geometry> {
         if chunk >= self.chunks {
@@ -232,39 +234,35 @@ impl ChunkMap {
                 let length = CHUNK_BYTES.min(bytes.checked_sub(offset)?);
                 Some(Geometry::of_file(ChunkId(chunk), ShardId(shard as u32), offset, length))
             }
-            SourceKind::SampleFiles { table, first_files, .. } => {
-                Geometry::of_sample_files(&**table, first_files, chunk as usize)
+            SourceKind::SampleFiles { file_bytes, first_files, .. } => {
+                Geometry::of_sample_files(file_bytes, first_files, chunk as usize)
             }
         }
     }
 
     /// The chunk of a byte of a file, and the byte's offset in it \[bytes\]; `None` behind the end
-    /// of the file, or where the table cannot say.
+    /// of the file, or where it has no length.
     #[must_use]
-    pub fn locate(&self, at: At) -> Option<(Geometry, u64)> {
+    pub fn locate(&self, shard: ShardId, at: u64) -> Option<(Geometry, u64)> {
         match &self.kind {
             SourceKind::Files(files) => {
-                let (first, bytes) = *files.get(at.shard.0 as usize)?;
-                if at.offset >= bytes {
+                let (first, bytes) = *files.get(shard.0 as usize)?;
+                if at >= bytes {
                     return None;
                 }
-                let number = at.offset / CHUNK_BYTES;
+                let number = at / CHUNK_BYTES;
                 let start = number * CHUNK_BYTES;
-                let geometry = Geometry::of_file(
-                    ChunkId(first + number),
-                    at.shard,
-                    start,
-                    CHUNK_BYTES.min(bytes - start),
-                );
-                Some((geometry, at.offset - start))
+                let geometry =
+                    Geometry::of_file(ChunkId(first + number), shard, start, CHUNK_BYTES.min(bytes - start));
+                Some((geometry, at - start))
             }
-            SourceKind::SampleFiles { table, first_files, last } => {
-                let of_file = first_files.partition_point(|first| *first <= at.shard.0).checked_sub(1)?;
+            SourceKind::SampleFiles { file_bytes, first_files, last } => {
+                let of_file = first_files.partition_point(|first| *first <= shard.0).checked_sub(1)?;
                 let mut chunk = of_file;
-                if first_files[of_file] == at.shard.0 {
+                if first_files[of_file] == shard.0 {
                     // The first of the chunks that a long file has.
-                    let first = first_files.partition_point(|first| *first < at.shard.0);
-                    chunk = first + (at.offset / CHUNK_BYTES) as usize;
+                    let first = first_files.partition_point(|first| *first < shard.0);
+                    chunk = first + (at / CHUNK_BYTES) as usize;
                     if chunk > of_file || chunk >= self.chunks as usize {
                         return None;
                     }
@@ -273,15 +271,15 @@ impl ChunkMap {
                 let held = lock().clone().filter(|held| held.chunk.0 == chunk as u64);
                 let geometry = match held {
                     Some(held) => held,
-                    None => Geometry::of_sample_files(&**table, first_files, chunk)?,
+                    None => Geometry::of_sample_files(file_bytes, first_files, chunk)?,
                 };
                 *lock() = Some(geometry.clone());
                 let start = match &geometry.shape {
-                    Shape::OneFile { offset, .. } => at.offset.checked_sub(*offset)?,
+                    Shape::OneFile { offset, .. } => at.checked_sub(*offset)?,
                     Shape::Files(files) => {
-                        let place = files.parts.partition_point(|part| part.shard < at.shard);
-                        let part = files.parts.get(place).filter(|part| part.shard == at.shard)?;
-                        part.start + Some(at.offset).filter(|offset| *offset < part.bytes)?
+                        let place = files.parts.partition_point(|part| part.shard < shard);
+                        let part = files.parts.get(place).filter(|part| part.shard == shard)?;
+                        part.start + Some(at).filter(|at| *at < part.bytes)?
                     }
                 };
                 if start >= geometry.bytes {
@@ -299,52 +297,34 @@ impl ChunkPlaces for ChunkMap {
     }
 
     fn chunk_at(&self, shard: ShardId, offset: u64) -> Option<ChunkPlace> {
-        let (geometry, offset) = self.locate(At { shard, offset, direct: false })?;
+        let (geometry, offset) = self.locate(shard, offset)?;
         Some(ChunkPlace { chunk: geometry.chunk.0, chunk_bytes: geometry.bytes, offset })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use forebay_io::SampleFile;
     use proptest::prelude::*;
 
     use super::*;
 
-    struct Sizes(Vec<u64>);
-
-    impl SampleFileTable for Sizes {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn file(&self, file: ShardId) -> io::Result<SampleFile> {
-            Ok(SampleFile {
-                shard: 0,
-                name: PathBuf::from(file.0.to_string()),
-                bytes: self.file_bytes(file)?,
-            })
-        }
-
-        fn file_bytes(&self, file: ShardId) -> io::Result<u64> {
-            Ok(self.0[file.0 as usize])
-        }
+    fn of_samples(sizes: Vec<u64>) -> ChunkMap {
+        let files = sizes.len();
+        ChunkMap::of_sample_files(files, Arc::new(move |file| Ok(sizes[file.0 as usize]))).unwrap()
     }
 
-    fn at(shard: usize, offset: u64) -> At {
-        At { shard: ShardId(shard as u32), offset, direct: false }
+    fn shard(number: usize) -> ShardId {
+        ShardId(number as u32)
     }
 
     /// Every byte has one place, and the parts of its piece lead back to it.
     fn check(map: &ChunkMap, sizes: &[u64], step: u64) -> Result<(), TestCaseError> {
         let mut seen = std::collections::HashMap::new();
-        for (shard, bytes) in sizes.iter().enumerate() {
-            prop_assert!(map.locate(at(shard, *bytes)).is_none());
+        for (number, bytes) in sizes.iter().enumerate() {
+            prop_assert!(map.locate(shard(number), *bytes).is_none());
             let mut offset = 0;
             while offset < *bytes {
-                let (geometry, start) = map.locate(at(shard, offset)).unwrap();
+                let (geometry, start) = map.locate(shard(number), offset).unwrap();
                 prop_assert!(geometry.chunk.0 < map.chunks() && start < geometry.bytes);
                 prop_assert_eq!(map.geometry(geometry.chunk.0), Some(geometry.clone()));
                 prop_assert!(
@@ -359,12 +339,12 @@ mod tests {
                 geometry.files_of(&(start..start + 1), |shard, offset, length| {
                     files.push((shard, offset, length));
                 });
-                prop_assert_eq!(files, vec![(ShardId(shard as u32), offset, 1)]);
+                prop_assert_eq!(files, vec![(shard(number), offset, 1)]);
                 let mut whole = 0;
                 geometry.files_of(&run, |_, _, length| whole += length);
                 prop_assert_eq!(whole, run.end - run.start);
-                let before = seen.insert((geometry.chunk, start), (shard, offset));
-                prop_assert!(before.is_none(), "{before:?} and {shard} {offset} are one place");
+                let before = seen.insert((geometry.chunk, start), (number, offset));
+                prop_assert!(before.is_none(), "{before:?} and {number} {offset} are one place");
                 offset += step;
             }
         }
@@ -385,7 +365,7 @@ mod tests {
         fn bytes_of_sample_files_have_one_place_each(
             sizes in prop::collection::vec(prop_oneof![0_u64..5_000, 0_u64..300_000, 0..3 * CHUNK_BYTES], 1..200),
         ) {
-            let map = ChunkMap::of_sample_files(Arc::new(Sizes(sizes.clone()))).unwrap();
+            let map = of_samples(sizes.clone());
             check(&map, &sizes, 40_961)?;
         }
     }
@@ -393,8 +373,8 @@ mod tests {
     #[test]
     fn a_file_of_a_sample_that_fits_into_a_chunk_is_in_one() {
         let sizes = vec![400_000, 400_000, 400_000, 2_500_000, 10, 0, 20];
-        let map = ChunkMap::of_sample_files(Arc::new(Sizes(sizes))).unwrap();
-        let chunk = |shard, offset| map.locate(at(shard, offset)).unwrap().0.chunk.0;
+        let map = of_samples(sizes);
+        let chunk = |file, offset| map.locate(shard(file), offset).unwrap().0.chunk.0;
         assert_eq!([chunk(0, 0), chunk(1, 399_999), chunk(2, 0)], [0, 0, 1]);
         assert_eq!([chunk(3, 0), chunk(3, 2_499_999), chunk(4, 0), chunk(6, 19)], [2, 4, 5, 5]);
         assert_eq!(map.chunks(), 6);
