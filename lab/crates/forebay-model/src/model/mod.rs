@@ -16,6 +16,7 @@
 //! Bookings are final: a stall or a slow server affects later pieces only. The specification, the
 //! seed and the sequence of calls determine all results, on every machine. Time never goes back: a
 //! call with an earlier time counts as made now.
+mod between_nodes;
 mod layout;
 mod timeline;
 mod write_back;
