@@ -87,9 +87,8 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio-prov-coal-stag,store")
+    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio-prov-coal-stag")
     assert status == 1
-    assert "store@group: not modelled: an in-memory store" in out
     assert "lmm-dio-prov-coal-stag@sequential: not modelled: nodes that read in turns" in out
 
 
@@ -128,6 +127,70 @@ def test_places_are_those_of_the_container(container, files, file_bytes):
     else:
         assert places.model.file_bytes == file_bytes
         assert places.description["uniform"]["files"] == files
+
+
+def test_a_tier_that_holds_the_dataset_serves_all_but_the_first_epoch(capsys):
+    arguments = ("--ranks", "4", "--ranks-per-node", "2", "--batch-size", "64", "--epochs", "3")
+    found = run_json(
+        capsys, *arguments, "--strategies", "forebay@shuffle,lmdb", "--tier", "tmpfs:64MiB,local-nvme:1GiB"
+    )
+    assert found["tiers"] == ["tmpfs", "local-nvme"]
+    assert found["simulated"]["tiers"][0] == {"name": "tmpfs", "bytes": 64 << 20}
+    shuffled, walked = found["rows"]
+    for one in shuffled["repetitions"]:
+        first, *later = one["by_epoch"]
+        assert first["levels"]["source"] >= 100_000 * 3083
+        assert one["copied_bytes"] > 0
+        for epoch in later:
+            assert epoch["levels"]["source"] < first["levels"]["source"] / 20
+            assert epoch["levels"]["tmpfs"] > 0
+            assert epoch["levels"]["local-nvme"] > 0
+        assert sum(epoch["seconds"] for epoch in one["by_epoch"]) == pytest.approx(one["total_seconds"])
+        assert sum(epoch["pfs"]["read_bytes"] for epoch in one["by_epoch"]) == one["pfs"]["read_bytes"]
+    # A cursor walks through the file itself.
+    assert all(epoch["levels"] is None for one in walked["repetitions"] for epoch in one["by_epoch"])
+    (point,) = found["points"]
+    shares = [epoch["source_share"] for epoch in point["rows"][0]["epochs"]]
+    assert shares[2] < 0.05 < 0.3 < shares[0]
+    status, out, _ = run(
+        capsys, *arguments, "--strategies", "forebay@sequential", "--tier", "local-nvme:1GiB"
+    )
+    assert status == 0
+    assert "each node has tiers local-nvme of 1 GiB" in out
+    assert any(line.rstrip().endswith("100%") for line in out.splitlines())
+
+
+def test_a_store_reads_each_byte_once(capsys):
+    found = run_json(
+        capsys, "--ranks", "4", "--ranks-per-node", "2", "--batch-size", "64", "--epochs", "2",
+        "--strategies", "store@shuffle,forebay:store=auto@opportunistic",
+    )  # fmt: skip
+    stored, streamed = found["rows"]
+    for one in stored["repetitions"]:
+        assert one["loaded_bytes"] >= 100_000 * 3083
+        assert one["by_epoch"][1]["pfs"]["read_bytes"] == 0
+        levels = one["by_epoch"][1]["levels"]
+        assert levels["source"] == 0
+        assert levels["peers"] == pytest.approx(levels["share"], rel=0.1)
+    # The memory of the nodes holds nearly all units.
+    for one in streamed["repetitions"]:
+        assert one["loaded_bytes"] > 0.95 * 100_000 * 3083
+        assert one["by_epoch"][1]["levels"]["source"] < 0.05 * 100_000 * 3083
+
+
+@pytest.mark.parametrize(
+    ("tier", "message"),
+    [
+        ("local-nvme", "--tier: expected PRESET:SIZE, found 'local-nvme'"),
+        ("local-nvme:0", "--tier local-nvme: expected a positive number of bytes, found '0'"),
+        ("nvme:1GiB", "unknown preset"),
+        ("local-nvme:1KiB", "tiers.bytes: expected 1048576 to 2^60, found 1024"),
+    ],
+)
+def test_a_tier_that_is_not_possible_is_refused(capsys, tier, message):
+    status, _, err = run(capsys, "--ranks", "4", "--tier", tier)
+    assert status != 0
+    assert message in " ".join(err.split())
 
 
 def test_nodes_that_ranks_do_not_fill_differ_by_one_rank(capsys):

@@ -28,6 +28,10 @@ pub struct Costs {
     pub pass_ns: f64,
     /// Waking a thread that waits \[ns\].
     pub wake_ns: f64,
+    /// Serving a part of a share to another node, or receiving it, besides its bytes \[ns\].
+    pub serve_ns: f64,
+    /// Serving, or receiving, by one thread \[B/s\].
+    pub serve_bytes_per_second: f64,
     /// A message between two ranks, and a step of an all-reduce \[ns\].
     pub message_ns: f64,
 }
@@ -47,6 +51,10 @@ impl Default for Costs {
             pass_ns: 120.0,
             wake_ns: 15_000.0,
             message_ns: 20_000.0,
+            // docs/results/store.md, two nodes: 0.41 s per GiB for parts of 64 KiB and more, 0.76 s
+            // for parts of 3 KiB; half of that on each side.
+            serve_ns: 500.0,
+            serve_bytes_per_second: 5.2e9,
         }
     }
 }
@@ -64,16 +72,26 @@ impl Costs {
             ("costs.pass_ns", self.pass_ns),
             ("costs.wake_ns", self.wake_ns),
             ("costs.message_ns", self.message_ns),
+            ("costs.serve_ns", self.serve_ns),
         ] {
             if !(0.0..=1e12).contains(&value) {
                 return Err(Error::job(what, "0 to 1e12", &value));
             }
         }
-        let rate = self.copy_bytes_per_second;
-        if !(1.0..=1e18).contains(&rate) {
-            return Err(Error::job("costs.copy_bytes_per_second", "1 to 1e18", &rate));
+        for (what, rate) in [
+            ("costs.copy_bytes_per_second", self.copy_bytes_per_second),
+            ("costs.serve_bytes_per_second", self.serve_bytes_per_second),
+        ] {
+            if !(1.0..=1e18).contains(&rate) {
+                return Err(Error::job(what, "1 to 1e18", &rate));
+            }
         }
         Ok(())
+    }
+
+    /// Time to serve or to receive parts of a share \[ns\].
+    pub(crate) fn serve(&self, parts: u64, bytes: u64) -> u64 {
+        nanoseconds(parts as f64 * self.serve_ns + bytes as f64 / self.serve_bytes_per_second * 1e9)
     }
 
     /// Time to copy bytes \[ns\].

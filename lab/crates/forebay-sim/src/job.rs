@@ -6,17 +6,19 @@ use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{ReadAheadRules, Spec};
 use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
-    Settings, StorageFacts, StorageKind, budget, decide_job, wants_direct,
+    StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, wants_direct,
 };
-use forebay_plan::options::{LoaderOptions, OrderChoice, StrategyChoice, TierOptions};
-use forebay_plan::{LastBatch, Order, OrderKind, default_group};
+use forebay_plan::options::{LoaderOptions, OrderChoice, StoreChoice, StrategyChoice, TierOptions, TierSpec};
+use forebay_plan::{LastBatch, Order, OrderKind, STREAM_CONTROL_BYTES, default_group, stream_buffer_bytes};
 use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
 use crate::costs::Costs;
+use crate::decided::{Decisions, Streamed};
 use crate::error::Error;
 use crate::places::Places;
 use crate::program::Program;
+use crate::tier::Tier;
 
 /// Default memory of a loader: a quarter of that of the node, at most this \[B\].
 const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
@@ -53,6 +55,15 @@ pub struct Job {
     /// A program in place of the loader.
     #[serde(default)]
     pub program: Option<Program>,
+    /// Storage tiers of each node, the nearest first. Strategies that read past tiers have none.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
+    /// The in-memory store; absent: none.
+    #[serde(default)]
+    pub store: Option<StoreChoice>,
+    /// Sample ids of each epoch in the order `given`; the last ones are those of further epochs.
+    #[serde(default)]
+    pub given: Vec<Vec<u64>>,
     /// Memory of the loader on each node \[B\]; absent: the default.
     #[serde(default)]
     pub node_memory_bytes: Option<u64>,
@@ -107,18 +118,12 @@ fn fill() -> LastBatch {
     LastBatch::Fill
 }
 
-/// What the engine would decide.
-#[derive(Clone, Debug)]
-pub(crate) struct Decisions {
-    pub(crate) order: Order,
-    pub(crate) settings: Settings,
-}
-
 impl Job {
     /// Validates the numbers; the error names the first invalid one.
     pub fn check(&self) -> Result<(), Error> {
         self.storage.check()?;
         self.costs.check()?;
+        Tier::check_all(&self.tiers)?;
         let positive = |what, value: u64, most: u64| {
             let holds = (1..=most).contains(&value);
             if holds { Ok(()) } else { Err(Error::job(what, format!("1 to {most}"), &value)) }
@@ -161,8 +166,16 @@ impl Job {
         crate::costs::nanoseconds(self.costs.message_ns * rounds)
     }
 
-    /// The decisions of the engine on a node with so many ranks.
-    pub(crate) fn decide(&self, places: &Places, node_ranks: u32) -> Result<Decisions, Error> {
+    /// The decisions of the engine on a node with so many ranks. `has_shares`: the dataset is
+    /// shared out among the nodes; `streamed`: what the node streams in the order
+    /// `opportunistic`.
+    pub(crate) fn decide(
+        &self,
+        places: &Places,
+        node_ranks: u32,
+        has_shares: bool,
+        streamed: Option<Streamed<'_>>,
+    ) -> Result<Decisions, Error> {
         let options = self.loader_options(node_ranks).checked()?;
         options.strategy.check()?;
         if options.strategy.stagger.is_some() {
@@ -173,25 +186,38 @@ impl Job {
         }
         let samples = places.samples();
         let (group_samples, group_window) = default_group(samples, places.sample_bytes() as f64, 1);
-        let order = options.order(samples, group_samples, group_window, None)?;
-        if !matches!(
-            order.kind(),
-            OrderKind::Sequential | OrderKind::Contiguous | OrderKind::Shuffle | OrderKind::Group { .. }
-        ) {
-            return Err(Error::NotModelled(format!("the order {}", order.kind().name())));
-        }
-        let data = data_facts(places, order.largest_batch());
+        let order = match streamed {
+            Some(streamed) => streamed.order.clone(),
+            None => options.order(samples, group_samples, group_window, None)?,
+        };
+        self.check_given(&order, samples)?;
+        let mut data = data_facts(places, order.largest_batch());
         let read_options = options.read_options(false, 0);
+        let mut budget = self.budget()?;
+        if let Some(streamed) = streamed {
+            (data.stream_bytes, data.stream_unit_bytes) = (streamed.staging_bytes, streamed.unit_bytes);
+            if budget.is_default {
+                // The windows follow from the entropy, not from the default.
+                let (buffers, ranks) = (options.strategy.batch_buffers, node_ranks as usize);
+                let buffer_bytes = stream_buffer_bytes(buffers, ranks, data.batch_bytes);
+                let needed = buffer_bytes + STREAM_CONTROL_BYTES + streamed.staging_bytes;
+                budget.requested_bytes = budget.requested_bytes.max(needed);
+            }
+        }
         let storage = self.storage_facts(&options, &data, &order);
-        let budget = self.budget()?;
+        let has_tiers = !options.tiers.tiers.is_empty();
         let facts = JobFacts {
             options: &read_options,
             data: &data,
             storage: &storage,
             order: &order,
             budget: &budget,
-            copy_buffer_bytes: 0,
-            has_tiers_of_shares: false,
+            copy_buffer_bytes: if has_tiers {
+                copy_buffer_bytes(node_ranks as usize, budget.left_bytes())
+            } else {
+                0
+            },
+            has_tiers_of_shares: has_tiers && has_shares,
         };
         let plan = decide_job(&facts, &|_| CONTROL_BYTES).map_err(|JobTooLarge { least, budget }| {
             Error::Memory {
@@ -201,7 +227,8 @@ impl Job {
                 found_bytes: budget.left_bytes(),
             }
         })?;
-        let order = options.decided_order(samples, &plan.settings)?;
+        let order =
+            if streamed.is_some() { order } else { options.decided_order(samples, &plan.settings)? };
         let steps = order.steps_per_epoch();
         if self.steps.is_some_and(|found| found > steps) {
             let found = self.steps.unwrap_or_default();
@@ -218,14 +245,35 @@ impl Job {
                 Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()))
             }
             IoMode::Mapped => Err(Error::NotModelled("samples that are copied from mappings".to_owned())),
-            IoMode::Store => Err(Error::NotModelled("an in-memory store".to_owned())),
-            IoMode::Planned { .. } | IoMode::CursorWalk { .. } => {
-                Ok(Decisions { order, settings: plan.settings })
-            }
+            IoMode::Planned { .. } | IoMode::Store | IoMode::CursorWalk { .. } => Ok(Decisions {
+                order,
+                settings: plan.settings,
+                has_tiers,
+                copy_buffer_bytes: plan.copy_buffer_bytes,
+            }),
         }
     }
 
-    fn loader_options(&self, node_ranks: u32) -> LoaderOptions {
+    /// Checks the ids of the order `given`.
+    fn check_given(&self, order: &Order, samples: u64) -> Result<(), Error> {
+        if !matches!(order.kind(), OrderKind::Given { .. }) {
+            return Ok(());
+        }
+        if self.given.is_empty() {
+            return Err(Error::NotModelled("the order given, without ids".to_owned()));
+        }
+        for ids in &self.given {
+            if ids.len() as u64 != order.spec().samples {
+                return Err(Error::job("given", format!("{} ids", order.spec().samples), &ids.len()));
+            }
+            if let Some(id) = ids.iter().find(|id| **id >= samples) {
+                return Err(Error::job("given", format!("ids below {samples}"), id));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn loader_options(&self, node_ranks: u32) -> LoaderOptions {
         LoaderOptions {
             name: "simulated".to_owned(),
             job: "simulated".to_owned(),
@@ -244,8 +292,9 @@ impl Job {
             skips_bad_samples: false,
             checksums: false,
             timeout_s: 600,
-            tiers: TierOptions::default(),
-            store: None,
+            // Rows that cannot have tiers have none, as with those that an administrator names.
+            tiers: TierOptions { tiers: (0..).zip(&self.tiers).map(tier_spec).collect(), of_system: true },
+            store: self.store,
             store_of_system: false,
         }
     }
@@ -266,7 +315,7 @@ impl Job {
         }
     }
 
-    fn budget(&self) -> Result<Budget, Error> {
+    pub(crate) fn budget(&self) -> Result<Budget, Error> {
         let memory_bytes = self.machine.memory_bytes;
         let facts = MemoryFacts {
             requested_bytes: self.node_memory_bytes,
@@ -282,7 +331,11 @@ impl Job {
     }
 }
 
-fn data_facts(places: &Places, largest_batch: u64) -> DataFacts {
+fn tier_spec((number, tier): (u32, &Tier)) -> TierSpec {
+    TierSpec { path: format!("tier{number}").into(), bytes: tier.bytes, keep: false, force: false }
+}
+
+pub(crate) fn data_facts(places: &Places, largest_batch: u64) -> DataFacts {
     // Ids, and the values of one field.
     let batch_bytes = largest_batch * (8 + places.sample_bytes());
     DataFacts {

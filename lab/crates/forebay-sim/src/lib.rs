@@ -6,7 +6,12 @@
 //! - `costs`: processor time of what the engine does ([`Costs`]).
 //! - `places`: where the samples of a dataset lie, without the dataset ([`Places`]).
 //! - `program`: programs in place of the loader ([`Program`]).
-//! - `job`: what is simulated ([`Job`]), and the decisions that the engine would make for it.
+//! - `tier`: a storage tier as it is asked for ([`Tier`]). `decided`: what is decided for a node.
+//! - `job`: what is simulated ([`Job`]), and what the engine would decide for a node of it.
+//! - `shares`: which node holds which samples. `residents`: what nodes keep and stream in the order
+//!   `opportunistic`. `store`: the in-memory store. `loads`: what nodes read into memory first.
+//! - `decisions`: all that is decided for the nodes of a job.
+//! - `request`: requests to the file system and to tiers. `tiers/`: storage tiers of a node.
 //! - `node`: what the threads of a node share: plans, positions, counters.
 //! - `world`: what all nodes share: the file system, the barrier of the job.
 //! - `actors/`: the threads of a node, one file each, as in the engine's `pipeline/`.
@@ -19,13 +24,22 @@
 
 mod actors;
 mod costs;
+mod decided;
+mod decisions;
 mod error;
 mod job;
+mod loads;
 mod node;
 mod places;
 mod program;
+mod request;
+mod residents;
 mod result;
+mod shares;
 mod simulate;
+mod store;
+mod tier;
+mod tiers;
 mod world;
 
 pub use costs::Costs;
@@ -33,5 +47,6 @@ pub use error::Error;
 pub use job::{Job, Machine};
 pub use places::{Dataset, Lmdb, Places, Uniform};
 pub use program::Program;
-pub use result::{NodeResult, RunResult};
+pub use result::{EpochResult, LevelBytes, NodeResult, RunResult};
 pub use simulate::{Simulated, simulate};
+pub use tier::Tier;

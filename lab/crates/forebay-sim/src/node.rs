@@ -7,12 +7,20 @@ use forebay_model::{Condition, Kernel, ModelTime, NodeId, OpenFile, Processors};
 use forebay_plan::{BufferUse, Plan, Segment, next_block_of_reader, segments_ahead};
 use forebay_types::{Extent, Located, Piece, ShardId};
 
+use crate::result::LevelBytes;
+
 /// A read of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockRead {
     pub(crate) shard: ShardId,
     pub(crate) offset: u64,
     pub(crate) length: u64,
+}
+
+impl BlockRead {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { shard: self.shard, offset: self.offset, length: self.length }
+    }
 }
 
 /// A block of a plan.
@@ -96,6 +104,8 @@ pub(crate) struct Counters {
     pub(crate) reads: u64,
     /// Bytes of them \[B\].
     pub(crate) read_bytes: u64,
+    /// Bytes that were read into its memory before the loader began \[B\].
+    pub(crate) loaded_bytes: u64,
     /// Time to the first batch \[ns\].
     pub(crate) startup_ns: u64,
     /// Time that the script waited for later batches \[ns\].
@@ -154,6 +164,8 @@ pub(crate) struct Node {
     pub(crate) position: u64,
     done: BTreeSet<u64>,
     pub(crate) counters: Counters,
+    /// Bytes that it has read for each epoch.
+    pub(crate) levels: BTreeMap<u64, LevelBytes>,
 }
 
 impl Node {
@@ -192,6 +204,7 @@ impl Node {
             position: 0,
             done: BTreeSet::new(),
             counters: Counters::default(),
+            levels: BTreeMap::new(),
         }
     }
 
@@ -250,6 +263,15 @@ impl Node {
     pub(crate) fn block(&self, sequence: u64) -> &PlannedBlock {
         let planned = &self.segments[self.segment_of(sequence)];
         &planned.blocks[(sequence - planned.first_block) as usize]
+    }
+
+    /// The first step that needs something of the segment of a block.
+    ///
+    /// # Panics
+    ///
+    /// If the block is not planned, or forgotten.
+    pub(crate) fn first_step_of(&self, sequence: u64) -> u64 {
+        self.segments[self.segment_of(sequence)].first_step
     }
 
     fn segment_of(&self, sequence: u64) -> usize {

@@ -14,12 +14,51 @@ pub struct RunResult {
     pub startup_ns: ModelTime,
     /// When each step ended, from the beginning of the run \[ns\].
     pub step_ends: Vec<ModelTime>,
+    /// Each epoch, the last one perhaps in part.
+    pub epochs: Vec<EpochResult>,
     /// Per node.
     pub nodes: Vec<NodeResult>,
     /// Per server.
     pub servers: Vec<ServerResult>,
     /// Number of simulated events.
     pub events: u64,
+}
+
+/// An epoch of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochResult {
+    /// When it ended, from the beginning of the run \[ns\].
+    pub end: ModelTime,
+    /// Time that nodes waited for its batches, but the first of the run, summed \[ns\].
+    pub wait_ns: u64,
+    /// Bytes that nodes read for it, summed.
+    pub levels: LevelBytes,
+    /// What nodes asked the file system for until it ended, what is read ahead included.
+    pub traffic: NodeTraffic,
+}
+
+/// Bytes that were read, by the level that had them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelBytes {
+    /// From the files, by requests of readers and ranks \[B\].
+    pub source: u64,
+    /// From each tier \[B\].
+    pub tiers: Vec<u64>,
+    /// From the share of the node \[B\].
+    pub share: u64,
+    /// From the shares of other nodes \[B\].
+    pub peers: u64,
+}
+
+impl LevelBytes {
+    /// Adds those of another node.
+    pub(crate) fn add(&mut self, other: &LevelBytes) {
+        self.source += other.source;
+        self.share += other.share;
+        self.peers += other.peers;
+        self.tiers.resize(self.tiers.len().max(other.tiers.len()), 0);
+        self.tiers.iter_mut().zip(&other.tiers).for_each(|(sum, one)| *sum += one);
+    }
 }
 
 /// One node of a run; each of its ranks has these times.
@@ -37,6 +76,12 @@ pub struct NodeResult {
     pub reads: u64,
     /// Bytes of them \[B\].
     pub read_bytes: u64,
+    /// Bytes that it copied to its tiers \[B\].
+    pub copied_bytes: u64,
+    /// Bytes that it should have copied, and did not, for want of memory \[B\].
+    pub skipped_bytes: u64,
+    /// Bytes that it read into its memory before the loader began \[B\].
+    pub loaded_bytes: u64,
     /// What it asked the file system for.
     pub traffic: NodeTraffic,
 }

@@ -1,23 +1,24 @@
 //! Runs a job.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::num::NonZero;
+use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
 use forebay_model::{FileSystem, Kernel, Noise, Processors};
-use forebay_plan::Order;
-use forebay_plan::config::{GatherFacts, Settings, gather_threads};
+use forebay_plan::config::{GatherFacts, IoMode, Settings, gather_threads};
 use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
-use crate::actors::{Thread, scanner, threads};
+use crate::actors::{Thread, preparing, threads};
 use crate::costs::nanoseconds;
+use crate::decisions::JobDecisions;
 use crate::error::Error;
-use crate::job::{Decisions, Job};
+use crate::job::Job;
 use crate::node::Node;
 use crate::places::Places;
 use crate::result::{NodeResult, RunResult};
+use crate::store::Store;
+use crate::tiers::NodeTiers;
 use crate::world::World;
 
 /// A job, simulated with several seeds.
@@ -42,21 +43,10 @@ pub struct Simulated {
 ///
 /// A job that is not valid, or that has no model.
 pub fn simulate(job: &Job, places: &Places, seeds: &[u64]) -> Result<Simulated, Error> {
-    job.check()?;
-    // Nodes have one of two numbers of ranks.
-    let mut decided: BTreeMap<u32, Decisions> = BTreeMap::new();
-    for node in 0..job.nodes {
-        let ranks = job.ranks_of(node).len() as u32;
-        if let Entry::Vacant(place) = decided.entry(ranks) {
-            place.insert(job.decide(places, ranks)?);
-        }
-    }
-    let Some(order) = decided.values().map(|one| &one.order).next() else {
-        return Err(Error::job("nodes", "at least 1", &0));
-    };
-    let steps_per_epoch = order.steps_per_epoch();
+    let decided = JobDecisions::of(job, places)?;
+    let steps_per_epoch = decided.order.steps_per_epoch();
     let steps = job.steps.unwrap_or(steps_per_epoch * job.epochs);
-    let runs = on_all_cores(seeds, |seed| run(job, places, &decided, order, steps, seed))?;
+    let runs = on_all_cores(seeds, |seed| run(job, places, &decided, steps, seed))?;
     let samples = steps * job.batch_size * u64::from(job.ranks);
     Ok(Simulated { steps, steps_per_epoch, samples, meeting_ns: job.meeting_ns(), runs })
 }
@@ -64,8 +54,7 @@ pub fn simulate(job: &Job, places: &Places, seeds: &[u64]) -> Result<Simulated, 
 fn run(
     job: &Job,
     places: &Places,
-    decided: &BTreeMap<u32, Decisions>,
-    order: &Order,
+    decided: &JobDecisions,
     steps: u64,
     seed: u64,
 ) -> Result<RunResult, Error> {
@@ -74,8 +63,7 @@ fn run(
     let mut noise = Noise::new(seed);
     let cores = job.machine.cores as usize;
     let shared = job.machine.is_shared.then(|| kernel.processors(cores));
-    let settings: Vec<&Settings> =
-        (0..job.nodes).map(|node| &decided[&(job.ranks_of(node).len() as u32)].settings).collect();
+    let settings: Vec<&Settings> = (0..job.nodes as usize).map(|node| decided.settings(node)).collect();
     let nodes: Vec<Node> = (0..job.nodes)
         .map(|node| {
             let ranks = job.ranks_of(node).len() as u32;
@@ -89,7 +77,7 @@ fn run(
     let mut world = World {
         job,
         places,
-        order,
+        order: &decided.order,
         settings,
         shard_bytes: places.shard_bytes(),
         storage,
@@ -100,7 +88,16 @@ fn run(
         scan_ns: 0,
         ready: 0,
         step_ends: Vec::new(),
+        epochs: Vec::new(),
+        given: job.given.iter().map(|ids| ids.as_slice().into()).collect(),
+        chunks: &decided.chunks,
+        tiers: Vec::new(),
+        store: decided.store.as_ref().map(|plan| Store::new(job, plan, &mut kernel)),
+        loads: (0..job.nodes as usize).map(|node| decided.loads(node, places)).collect(),
     };
+    for (node, plan) in (0..).zip(&decided.tiers) {
+        world.tiers.push(NodeTiers::new(job, Arc::clone(plan), &mut kernel, seed + node)?);
+    }
     let mut actors: Vec<Thread> = Vec::new();
     for node in 0..job.nodes as usize {
         let longer = 1.0 + job.compute_jitter * noise.fraction();
@@ -109,13 +106,14 @@ fn run(
             cores: (cores / world.nodes[node].ranks as usize).max(1),
             buffers: world.settings(node).region.buffers,
             decode_threads: 0,
-            store_requests: None,
-            has_locator: world.settings(node).mode.is_alone(),
+            store_requests: world.store.as_ref().map(|store| store.plan.limits.requests),
+            has_locator: matches!(world.settings(node).mode, IoMode::CursorWalk { roots: false }),
         });
         actors.extend(threads(&mut world, node, gathers, compute_ns));
     }
-    if let Some(scanner) = scanner(job) {
-        kernel.run(&mut [scanner], &mut world);
+    let mut preparing = preparing(job, &world);
+    if !preparing.is_empty() {
+        kernel.run(&mut preparing, &mut world);
         world.scan_ns = kernel.now() + job.meeting_ns();
         world.nodes.iter_mut().for_each(|node| node.begin += world.scan_ns);
     }
@@ -123,21 +121,27 @@ fn run(
     if world.step_ends.len() as u64 != steps {
         return Err(Error::Stuck { steps: world.step_ends.len() as u64, expected: steps });
     }
+    let epochs = world.take_epochs();
     Ok(RunResult {
         seed,
         wall_ns: kernel.now() - world.ready,
         startup_ns: world.ready,
+        epochs,
         step_ends: world.step_ends,
         nodes: world
             .nodes
             .iter()
-            .map(|node| NodeResult {
+            .enumerate()
+            .map(|(place, node)| NodeResult {
                 startup_ns: node.counters.startup_ns,
                 wait_ns: node.counters.wait_ns,
                 compute_ns: node.counters.compute_ns,
                 skew_ns: node.counters.skew_ns,
                 reads: node.counters.reads,
                 read_bytes: node.counters.read_bytes,
+                copied_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.copied_bytes),
+                skipped_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.skipped_bytes),
+                loaded_bytes: node.counters.loaded_bytes,
                 traffic: world.storage.traffic(node.id),
             })
             .collect(),

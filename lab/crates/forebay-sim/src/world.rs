@@ -1,12 +1,19 @@
 //! What all nodes of a job share.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use forebay_model::{Condition, FileId, FileSystem, ModelTime, OpenFile};
-use forebay_plan::Order;
 use forebay_plan::config::Settings;
+use forebay_plan::{ChunkMap, Order};
+use forebay_types::Extent;
 
 use crate::job::Job;
 use crate::node::Node;
 use crate::places::Places;
+use crate::result::EpochResult;
+use crate::store::Store;
+use crate::tiers::NodeTiers;
 
 /// The file system, the nodes, the meetings of the ranks.
 pub(crate) struct World<'a> {
@@ -31,12 +38,63 @@ pub(crate) struct World<'a> {
     pub(crate) ready: ModelTime,
     /// When each step ended.
     pub(crate) step_ends: Vec<ModelTime>,
+    /// The epochs that have ended.
+    pub(crate) epochs: Vec<EpochResult>,
+    /// Sample ids of each epoch in the order `given`.
+    pub(crate) given: Vec<Arc<[u64]>>,
+    /// How the dataset is cut; empty where nothing depends on it.
+    pub(crate) chunks: &'a ChunkMap,
+    /// The tiers of each node; none without any.
+    pub(crate) tiers: Vec<NodeTiers>,
+    /// The in-memory store.
+    pub(crate) store: Option<Store<'a>>,
+    /// What each node has still to load: parts, each for one thread.
+    pub(crate) loads: Vec<VecDeque<Vec<Extent>>>,
+}
+
+/// The ids of an epoch in the order `given`.
+pub(crate) fn ids_of_epoch(given: &[Arc<[u64]>], epoch: u64) -> Option<Arc<[u64]>> {
+    given.get(epoch as usize).or(given.last()).map(Arc::clone)
 }
 
 impl<'a> World<'a> {
     /// What a node decided.
     pub(crate) fn settings(&self, node: usize) -> &'a Settings {
         self.settings[node]
+    }
+
+    /// Records that a step has ended.
+    pub(crate) fn end_step(&mut self, now: ModelTime) {
+        self.step_ends.push(now);
+        let done = self.step_ends.len() as u64;
+        if !done.is_multiple_of(self.order.steps_per_epoch()) && done != self.steps {
+            return;
+        }
+        let mut found = EpochResult { end: now, ..EpochResult::default() };
+        for node in &self.nodes {
+            found.wait_ns += node.counters.wait_ns;
+            let traffic = self.storage.traffic(node.id);
+            found.traffic.reads += traffic.reads;
+            found.traffic.read_bytes += traffic.read_bytes;
+        }
+        self.epochs.push(found);
+    }
+
+    /// The epochs, each without those before it.
+    pub(crate) fn take_epochs(&mut self) -> Vec<EpochResult> {
+        let mut epochs = std::mem::take(&mut self.epochs);
+        for (number, epoch) in (0..).zip(&mut epochs) {
+            let levels = self.nodes.iter().filter_map(|node| node.levels.get(&number));
+            levels.for_each(|levels| epoch.levels.add(levels));
+        }
+        for later in (1..epochs.len()).rev() {
+            let before = epochs[later - 1].clone();
+            let epoch = &mut epochs[later];
+            epoch.wait_ns -= before.wait_ns;
+            epoch.traffic.reads -= before.traffic.reads;
+            epoch.traffic.read_bytes -= before.traffic.read_bytes;
+        }
+        epochs
     }
 
     /// A node arrives where all meet; true for the last one, which does not wait for others.

@@ -2,3 +2,6 @@
 
 mod invariants;
 mod jobs;
+mod orders;
+mod store;
+mod tiers;

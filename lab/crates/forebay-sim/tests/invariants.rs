@@ -23,7 +23,7 @@ proptest! {
         nodes in 1..5u32,
         ranks in 1..4u32,
         batch in 1..9u64,
-        samples in 64..2000u64,
+        samples in 96..2000u64,
         sample_bytes in 1..9000u64,
         epochs in 1..3u64,
         seed in 0..4u64,

@@ -18,6 +18,8 @@ pub fn free_costs() -> Costs {
         pass_ns: 0.0,
         wake_ns: 0.0,
         message_ns: 0.0,
+        serve_ns: 0.0,
+        serve_bytes_per_second: 1e18,
     }
 }
 
@@ -208,7 +210,8 @@ fn a_job_that_is_not_possible_is_refused_with_what_is() {
         ),
         ("strategy", json!({"locate": "scan"}), "not modelled: a walk through a file that is no LMDB"),
         ("strategy", json!({"stagger": 2}), "not modelled: nodes that read in turns"),
-        ("order", json!({"kind": "local-shuffle"}), "not modelled: the order local-shuffle"),
+        ("tiers", json!([{"bytes": 4096}]), "tiers.bytes: expected 1048576 to 2^60, found 4096"),
+        ("tiers", json!(vec![json!({"bytes": 1 << 20}); 8]), "tiers: expected at most 7, found 8"),
     ] {
         let error = simulate(&[0], |job| job[key] = value.clone()).unwrap_err().to_string();
         assert!(error.contains(message), "{key}: {error}");

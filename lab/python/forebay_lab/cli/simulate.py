@@ -72,6 +72,13 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 @click.option(
     "--node-memory", metavar="SIZE", callback=byte_count, help="Memory of each node.  [default: 128GiB]"
 )
+@click.option(
+    "--tier",
+    "tiers",
+    metavar="PRESET:SIZE",
+    multiple=True,
+    help="A storage tier of each node, for example local-nvme:200GiB, or tmpfs:20GiB for memory; repeat for several.",
+)
 @click.option("--cores", type=COUNT, help="Cores of each node.  [default: one for each rank]")
 @click.option(
     "--report",
@@ -93,6 +100,7 @@ def command(
     batch_size: int | None,
     global_batch: int | None,
     compute: float | None,
+    tiers: tuple[str, ...],
     report: Path | None,
     as_json: bool,
     **options: Any,
@@ -112,6 +120,7 @@ def command(
     from forebay_lab.pfs.start import Wanted
     from forebay_lab.simulate import Request, simulate, table
     from forebay_lab.simulate.places import of_workload
+    from forebay_lab.simulate.tiers import parse_tiers
 
     if report is not None:
         write_page.check(report)
@@ -152,6 +161,7 @@ def command(
             "utilisation_line": found.benchmark.utilisation_line,
             "notes": [],
         },
+        tiers=parse_tiers(tiers),
         left_out=tuple(left_out),
         command=("forebay", *sys.argv[1:]),
         **options,

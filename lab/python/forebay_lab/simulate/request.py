@@ -12,6 +12,7 @@ from forebay._core import option_error
 from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
 from forebay_lab.simulate.places import Places
+from forebay_lab.simulate.tiers import Tier
 
 __all__ = ["SEEDS", "Request"]
 
@@ -59,6 +60,8 @@ class Request:
     seeds: int = SEEDS
     node_memory: int | None = None
     """Memory of a node [bytes]; None: that of the default machine."""
+    tiers: tuple[Tier, ...] = ()
+    """Storage tiers of each node, the nearest first."""
     cores: int | None = None
     """Cores of a node; None: as many as ranks."""
     workload: dict[str, Any] | None = None
@@ -126,9 +129,8 @@ class Request:
         if row.label:
             raise option_error(f"not modelled: the surroundings of {row.name}")
         options = loader_options("lmdb" if program else row.strategy)
-        if options["store"] not in (None, "none"):
-            raise option_error("not modelled: an in-memory store")
-        order = resolve({"order": row.order}, {})["order"]
+        found = resolve({"order": row.order, "store": options["store"]}, {})
+        order, store = found["order"], found["store"]
         of_nodes = self.ranks_of_nodes(ranks)
         machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
         machine["memory_bytes"] = self.node_memory or 128 << 30
@@ -142,6 +144,8 @@ class Request:
             "order": _order_json(order),
             "strategy": asdict(options["strategy"]),
             "program": program,
+            "tiers": [tier.as_job() for tier in self.tiers],
+            "store": None if store is None else asdict(store),
             "epochs": self.epochs,
             "steps": self.steps_of(ranks),
             "compute_us": self.compute_of(ranks) * 1e6,
@@ -151,12 +155,20 @@ class Request:
         }
 
 
+_ORDERS: Mapping[type, str] = {
+    forebay.Group: "group",
+    forebay.LocalShuffle: "local-shuffle",
+    forebay.Opportunistic: "opportunistic",
+}
+"""Orders that have parameters."""
+
+
 def _order_json(order: object) -> dict[str, Any]:
     if isinstance(order, str):
         return {"kind": order}
-    if isinstance(order, forebay.Group | forebay.LocalShuffle):
-        kind = "group" if isinstance(order, forebay.Group) else "local-shuffle"
-        return {"kind": kind, **{key: one for key, one in asdict(order).items() if one is not None}}
+    if isinstance(order, forebay.Group | forebay.LocalShuffle | forebay.Opportunistic):
+        name = _ORDERS[type(order)]
+        return {"kind": name, **{key: one for key, one in asdict(order).items() if one is not None}}
     raise option_error(f"not modelled: the order {order!r}")
 
 

@@ -63,7 +63,7 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         "repetitions": len(seeds),
         "cold": True,
         "launcher": "simulated",
-        "tiers": [],
+        "tiers": [tier.name for tier in request.tiers],
         "node_memory_bytes": request.node_memory,
         "link_rate_bits_per_second": None,
         "pfs": {"spec": request.spec, "time_scale": 1.0, "limit_mib_s": None},
@@ -75,6 +75,7 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         "simulated": {
             "seeds": seeds,
             "window": request.steps,
+            "tiers": [{"name": tier.name, "bytes": tier.bytes} for tier in request.tiers],
             "not_modelled": [*request.left_out, *NOT_MODELLED],
         },
         "points": [_thinned(point) for point in points],
@@ -106,7 +107,8 @@ def _sizes(request: Request, ranks: int) -> dict[str, Any]:
 def _row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, Any]:
     found = MeasuredRow(row)
     try:
-        found.repetitions = runs.run(request.job(row, ranks), request.places, seeds)
+        names = [tier.name for tier in request.tiers]
+        found.repetitions = runs.run(request.job(row, ranks), request.places, seeds, names)
     except OptionError as error:
         if not str(error).startswith(_NO_MODEL):
             raise
@@ -133,6 +135,7 @@ def _thinned(point: dict[str, Any]) -> dict[str, Any]:
             **{key: row.get(key) for key in keys},
             "range": _range(row["repetitions"]) if row["repetitions"] else None,
             "seeks": _seeks(row["repetitions"]),
+            "epochs": _epochs(row["repetitions"]),
         }
         for row in point["rows"]
     ]
@@ -145,6 +148,17 @@ def _range(repetitions: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
         key: [min(one[key] for one in repetitions), max(one[key] for one in repetitions)]
         for key in ("wall_seconds", "total_seconds", "samples_per_second")
     }
+
+
+def _epochs(repetitions: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return the medians of each epoch: its time, and what the source delivered of its bytes."""
+    found = []
+    for epochs in zip(*(one["by_epoch"] for one in repetitions), strict=True):
+        levels = [one["levels"] or {"source": 1} for one in epochs]
+        shares = [one["source"] / sum(one.values()) for one in levels]
+        seconds = statistics.median(one["seconds"] for one in epochs)
+        found.append({"seconds": seconds, "source_share": statistics.median(shares)})
+    return found
 
 
 def _seeks(repetitions: Sequence[dict[str, Any]]) -> float | None:

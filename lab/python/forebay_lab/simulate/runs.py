@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from forebay_lab import _native
@@ -24,8 +25,19 @@ _NANO = 1e-9
 Simulated = dict[str, Any]
 
 
-def run(job: dict[str, Any], places: Places, seeds: list[int]) -> list[Simulated]:
+def run(job: dict[str, Any], places: Places, seeds: list[int], tiers: Sequence[str] = ()) -> list[Simulated]:
     """Simulate a job once for each seed, and return a repetition for each.
+
+    Parameters
+    ----------
+    job
+        As the native module takes it.
+    places
+        Where the samples lie.
+    seeds
+        Of the runs.
+    tiers
+        Names of the tiers of the job.
 
     Raises
     ------
@@ -33,7 +45,13 @@ def run(job: dict[str, Any], places: Places, seeds: list[int]) -> list[Simulated
         If the job is not valid, or has no model.
     """
     found = json.loads(_native.sim_run(json.dumps(job), places.model, seeds))
-    return [_repetition(one, found, job, places.sample_bytes) for one in found["runs"]]
+    return [
+        {
+            **_repetition(one, found, job, places.sample_bytes),
+            "by_epoch": _by_epoch(one, found, job, (places.sample_bytes, tiers)),
+        }
+        for one in found["runs"]
+    ]
 
 
 def _repetition(
@@ -67,7 +85,7 @@ def _repetition(
         "ranks": [_of_rank(rank, wall, one, parts, job) for rank in _chosen(job["ranks"])],
         "quantiles": {key: _quantiles([part[key] for part in parts]) for key in parts[0]},
         "readers": [],
-        "by_epoch": [],
+        **{key: sum(node[key] for node in nodes) for key in _OF_LEVELS},
         "pfs": {
             "model_seconds": total,
             "time_scale": 1.0,
@@ -88,6 +106,41 @@ def _repetition(
         },
     }
 
+
+def _by_epoch(
+    one: dict[str, Any], found: dict[str, Any], job: dict[str, Any], of: tuple[int, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return the epochs of a run, as a repetition of the bench has them."""
+    (sample_bytes, tiers), begin, epochs = of, 0, []
+    for number, epoch in enumerate(one["epochs"]):
+        steps = min(found["steps_per_epoch"], found["steps"] - number * found["steps_per_epoch"])
+        samples = steps * job["batch_size"] * job["ranks"]
+        epochs.append(
+            {
+                "epoch": number,
+                "seconds": (epoch["end"] - begin) * _NANO,
+                "exposed_seconds": epoch["wait_ns"] / job["nodes"] * _NANO,
+                "samples": samples,
+                "requested_bytes": samples * sample_bytes,
+                "levels": _levels(epoch["levels"], tiers, job),
+                "pfs": {**epoch["traffic"], "metadata": 0},
+            }
+        )
+        begin = epoch["end"]
+    return epochs
+
+
+def _levels(levels: dict[str, Any], tiers: Sequence[str], job: dict[str, Any]) -> dict[str, int] | None:
+    """Return the bytes of each level; None for ranks that walk through a mapping."""
+    found = {"source": levels["source"]}
+    of_tiers = [*levels["tiers"], *[0] * len(tiers)]
+    found |= dict(zip(tiers, of_tiers, strict=False))
+    found |= {key: levels[key] for key in ("share", "peers") if job["store"] is not None}
+    return found if any(found.values()) else None
+
+
+_OF_LEVELS = ("copied_bytes", "skipped_bytes", "loaded_bytes")
+"""What a repetition of a simulation has besides those of the bench: sums over the nodes."""
 
 _NOT_MODELLED = (
     "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "cpu_seconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["header", "lines_above", "lines_below", "rows"]
@@ -24,8 +24,16 @@ _HEADER = (
 
 def header(result: dict[str, Any]) -> tuple[str, ...]:
     """Return the titles of the columns."""
-    del result
-    return _HEADER
+    return (*_HEADER, *(title for title, _ in _of_epochs(result)))
+
+
+def _of_epochs(result: dict[str, Any]) -> Iterator[tuple[str, Callable[[dict[str, float]], str]]]:
+    """Return the columns with something of each epoch, and how one is shown."""
+    if result["epochs"] > 1:
+        yield "epochs s", lambda epoch: f"{epoch['seconds']:.3g}"
+    rows = [row for point in result["points"] for row in point["rows"]]
+    if any(epoch["source_share"] < 1 for row in rows for epoch in row["epochs"]):
+        yield "hits", lambda epoch: f"{1 - epoch['source_share']:.0%}"
 
 
 def lines_above(result: dict[str, Any]) -> Iterator[str]:
@@ -36,6 +44,9 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
         f"simulated, {result['repetitions']} seeds: median and range of the time of a step; "
         "exposed: share of the time that ranks wait for data"
     )
+    if tiers := result["simulated"]["tiers"]:
+        sizes = (f"{tier['name']} of {tier['bytes'] / (1 << 30):,.3g} GiB" for tier in tiers)
+        yield f"each node has tiers {', '.join(sizes)}; hits: share of the bytes that do not come from the source"
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -45,7 +56,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             name = (f"{point['ranks']:,}", row["name"])
             middle = row["median"]
             if middle is None:
-                yield (*name, row["status"], *[""] * (len(_HEADER) - 3))
+                yield (*name, row["status"], *[""] * (len(header(result)) - 3))
                 continue
             steps = point["steps"] * result["epochs"]
             least, most = row["range"]["wall_seconds"]
@@ -61,6 +72,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
                 f"{middle['rate_mib_s']:,.0f}",
                 f"{middle['reads']:,.0f}",
                 f"{row['seeks']:,.0f}",
+                *(", ".join(map(shown, row["epochs"])) for _, shown in _of_epochs(result)),
             )
 
 

@@ -79,7 +79,7 @@ impl Consumer {
                 State::Meeting => {
                     node.counters.skew_ns += now - self.since;
                     if world.step_ends.len() as u64 == self.step {
-                        world.step_ends.push(now);
+                        world.end_step(now);
                     }
                     self.step += 1;
                     if self.step == world.steps {

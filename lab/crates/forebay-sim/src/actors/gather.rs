@@ -39,17 +39,17 @@ enum State {
 }
 
 /// Ranks that do something each for itself, and when each of them goes on.
-struct RankTurns(BinaryHeap<Reverse<(ModelTime, usize)>>);
+pub(crate) struct RankTurns(BinaryHeap<Reverse<(ModelTime, usize)>>);
 
 impl RankTurns {
     /// All ranks go on now.
-    fn new(now: ModelTime, ranks: usize) -> RankTurns {
+    pub(super) fn new(now: ModelTime, ranks: usize) -> RankTurns {
         RankTurns((0..ranks).map(|rank| Reverse((now, rank))).collect())
     }
 
     /// Lets all ranks go on whose time has come: `go_on` returns when its rank continues, if it
     /// does. Returns when the next one continues, or `None` once all are done.
-    fn run(
+    pub(super) fn run(
         &mut self,
         kernel: &mut Kernel,
         mut go_on: impl FnMut(usize, &mut Kernel) -> Option<ModelTime>,
@@ -126,8 +126,9 @@ impl Gather {
                 }
                 State::Reading { step, ranks, turns, bytes } => {
                     let place = self.node;
+                    let place_and_epoch = (place, *step / world.order.steps_per_epoch());
                     if let Some(time) =
-                        turns.run(kernel, |rank, kernel| ranks[rank].read(place, kernel, world))
+                        turns.run(kernel, |rank, kernel| ranks[rank].read(place_and_epoch, kernel, world))
                     {
                         return kernel.resume_at(time);
                     }

@@ -1,10 +1,12 @@
 //! What a rank reads itself: the samples of a step that no reader staged.
 
-use forebay_model::{AccessMethod, ByteRange, ClientAccess, Kernel, ModelTime};
+use forebay_model::{AccessMethod, ClientAccess, Kernel, ModelTime};
 use forebay_plan::{AskedAhead, RequestTraits, in_place_runs};
 use forebay_types::Extent;
 
+use crate::actors::transfers::Transfers;
 use crate::costs::nanoseconds;
+use crate::request::Request;
 use crate::world::World;
 
 /// The requests of one rank for a step.
@@ -13,7 +15,12 @@ pub(crate) struct RankReads {
     /// Requests that have been begun.
     begun: usize,
     ahead: AskedAhead,
-    access: Option<ClientAccess>,
+    /// What the last of these takes, where there are tiers.
+    transfers: Transfers,
+    /// How much of that has been begun.
+    sent: usize,
+    /// What is waited for; without access where memory has it.
+    waiting: Option<(Request, Option<ClientAccess>)>,
 }
 
 impl RankReads {
@@ -27,49 +34,62 @@ impl RankReads {
         extents.into_iter().map(RankReads::new).collect()
     }
 
-    fn new(extents: Vec<Extent>) -> RankReads {
+    pub(super) fn new(extents: Vec<Extent>) -> RankReads {
         let (mut requests, mut small): (Vec<Extent>, Vec<Extent>) =
             extents.into_iter().partition(|extent| extent.length >= RequestTraits::FILES.straight_bytes);
         small.sort_unstable_by_key(|extent| (extent.shard, extent.offset));
         requests.extend(in_place_runs(&small, RequestTraits::FILES.gap_bytes).iter().map(|run| run.extent));
-        RankReads { requests, begun: 0, ahead: AskedAhead::default(), access: None }
+        RankReads {
+            requests,
+            begun: 0,
+            ahead: AskedAhead::default(),
+            transfers: Transfers::default(),
+            sent: 0,
+            waiting: None,
+        }
     }
 
-    /// Goes on; returns when it continues, or `None` once it has read all.
+    /// Goes on, for a step of `epoch`; returns when it continues, or `None` once it has read all.
     pub(crate) fn read(
         &mut self,
-        node: usize,
+        (node, epoch): (usize, u64),
         kernel: &mut Kernel,
         world: &mut World<'_>,
     ) -> Option<ModelTime> {
-        let (now, id, processors) = (kernel.now(), world.nodes[node].id, world.nodes[node].processors);
+        let (now, processors) = (kernel.now(), world.nodes[node].processors);
+        let direct = world.settings(node).direct;
         loop {
-            if let Some(access) = &mut self.access {
-                if let Some(due) = world.storage.advance(now, id, access) {
+            if let Some((request, access)) = &mut self.waiting {
+                if let Some(access) = access
+                    && let Some(due) = world.advance_request(now, node, request.holder, access)
+                {
                     return Some(due);
                 }
-                self.access = None;
-                let costs = &world.job.costs;
-                let copied = costs.copy(self.requests[self.begun - 1].length);
-                return Some(kernel.work(processors, nanoseconds(costs.read_ns) + copied));
+                let duration = world.request_ns(request);
+                self.waiting = None;
+                return Some(kernel.work(processors, duration));
+            }
+            // A rank waits for the bytes.
+            if let Some(due) = self.transfers.plan(now, world, node, false) {
+                return Some(due);
+            }
+            if let Some(&request) = self.transfers.requests.get(self.sent) {
+                self.sent += 1;
+                let how = if direct { AccessMethod::Direct } else { AccessMethod::Read };
+                self.waiting = Some((request, world.begin_request(node, &request, how, epoch)));
+                continue;
+            }
+            if let Some(due) = self.transfers.land(kernel, world, node, false) {
+                return Some(due);
             }
             let next = *self.requests.get(self.begun)?;
-            let direct = world.settings(node).direct;
             let mut sent = 0;
             if !direct {
                 for asked in self.ahead.before(self.begun, &self.requests) {
-                    let extent = self.requests[asked];
-                    let open = world.open(node, extent.shard.0);
-                    let range = ByteRange { offset: extent.offset, length: extent.length };
-                    sent += world.storage.will_need(now, id, open, range);
+                    sent += world.will_need(now, node, self.requests[asked]);
                 }
             }
-            let open = world.open(node, next.shard.0);
-            let counters = &mut world.nodes[node].counters;
-            counters.reads += 1;
-            counters.read_bytes += next.length;
-            let how = if direct { AccessMethod::Direct } else { AccessMethod::Read };
-            self.access = Some(world.storage.client(id).access(open, next.offset, next.length, how));
+            (self.transfers, self.sent) = (Transfers::new([next]), 0);
             self.begun += 1;
             if sent > 0 {
                 let duration = nanoseconds(world.job.costs.request_ns) * sent;

@@ -1,23 +1,37 @@
-//! The threads of a node, as actors. Each file has one, under the name that the engine has for it.
+//! The threads of a node, as actors. Each file has one, under the name that the engine has for it;
+//! `walk`, `in_place`, `share_reads`, `share_requests`, `transfers`, `requests` and `advice` are
+//! what they do.
 
+mod advice;
 mod consumer;
+mod copier;
 mod gather;
 mod in_place;
+mod loader;
 mod planner;
 mod reader;
+mod requests;
 mod root;
 mod scanner;
+mod share_gather;
+mod share_reads;
+mod share_requests;
+mod transfers;
 mod walk;
 
 use forebay_model::{Actor, Kernel};
-use forebay_plan::config::Locate;
+use forebay_plan::config::{IoMode, Locate};
+use forebay_plan::{COPY_THREADS, load_threads};
 
 use self::consumer::Consumer;
+use self::copier::Copier;
 use self::gather::Gather;
+use self::loader::Loader;
 use self::planner::Planner;
 use self::reader::Reader;
 use self::root::Root;
 use self::scanner::Scanner;
+use self::share_gather::ShareGather;
 use crate::job::Job;
 use crate::world::World;
 
@@ -28,6 +42,9 @@ pub(crate) enum Thread {
     Gather(Box<Gather>),
     Root(Box<Root>),
     Scanner(Scanner),
+    Loader(Loader),
+    ShareGather(Box<ShareGather>),
+    Copier(Copier),
     Consumer(Consumer),
 }
 
@@ -39,14 +56,24 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::Gather(gather) => gather.resume(kernel, world),
             Thread::Root(root) => root.resume(kernel, world),
             Thread::Scanner(scanner) => scanner.resume(kernel, world),
+            Thread::Loader(loader) => loader.resume(kernel, world),
+            Thread::ShareGather(gather) => gather.resume(kernel, world),
+            Thread::Copier(copier) => copier.resume(kernel, world),
             Thread::Consumer(consumer) => consumer.resume(kernel, world),
         }
     }
 }
 
-/// The scan that comes before all, where the strategy has one.
-pub(crate) fn scanner(job: &Job) -> Option<Thread> {
-    (job.strategy.locate == Locate::Scan).then(|| Thread::Scanner(Scanner::new()))
+/// What comes before all: the scan, where the strategy has one, or the threads that load what nodes
+/// keep in memory.
+pub(crate) fn preparing(job: &Job, world: &World<'_>) -> Vec<Thread> {
+    if job.strategy.locate == Locate::Scan {
+        return vec![Thread::Scanner(Scanner::new())];
+    }
+    let loading = (0..world.loads.len()).filter(|node| !world.loads[*node].is_empty());
+    loading
+        .flat_map(|node| (0..load_threads(false)).map(move |_| Thread::Loader(Loader::new(node))))
+        .collect()
 }
 
 /// The threads of a node; `gathers` is the number of its gather threads for each rank, and the
@@ -56,6 +83,11 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     let is_alone = settings.mode.is_alone();
     let mut threads = vec![Thread::Consumer(Consumer::new(node, compute_ns))];
     let ranks = world.job.ranks_of(node as u32);
+    if settings.mode == IoMode::Store {
+        let gather = |_| Thread::ShareGather(Box::new(ShareGather::new(node, ranks.clone())));
+        threads.extend((0..gathers).map(gather));
+        return threads;
+    }
     let alone = if is_alone { ranks.clone() } else { 0..0 };
     threads.extend(
         (0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone(), world.job.program)))),
@@ -68,6 +100,11 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     world.nodes[node].located = (0..roots as u64).collect();
     let root = |number| Thread::Root(Box::new(Root::new(node, number, roots, ranks.clone())));
     threads.extend((0..roots).map(root));
+    if world.tiers.get(node).is_some_and(|tiers| tiers.plan.makes_copies) {
+        // Of each process that has readers.
+        let processes = ranks.len().min(settings.region.readers).max(1);
+        threads.extend((0..processes * COPY_THREADS).map(|_| Thread::Copier(Copier::new(node))));
+    }
     let readers = settings.region.readers as u64;
     threads.extend((0..readers).map(|number| Thread::Reader(Reader::new(node, number, readers))));
     threads

@@ -8,7 +8,7 @@ use forebay_types::{Located, Rank, SampleId, SamplePlaces};
 
 use crate::costs::nanoseconds;
 use crate::node::PlannedSegment;
-use crate::world::World;
+use crate::world::{World, ids_of_epoch};
 
 /// The planner of a node.
 pub(crate) struct Planner {
@@ -59,7 +59,9 @@ impl Planner {
         }
         node.forget_done();
         if self.waiting.is_none() {
-            let Next::Segment(segment) = self.schedule.next(|_| None) else { return };
+            let Next::Segment(segment) = self.schedule.next(|epoch| ids_of_epoch(&world.given, epoch)) else {
+                return;
+            };
             node.covered = segment.first_step;
             kernel.notify_after(node.filled, wake_ns);
             self.waiting = Some(segment);

@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use forebay_model::{AccessMethod, ByteRange, ClientAccess, Kernel, ModelTime};
+use forebay_model::{AccessMethod, ClientAccess, Kernel, ModelTime};
 use forebay_plan::AnnounceWindow;
 use forebay_plan::config::{AccessChoice, ReadAhead};
+use forebay_types::Extent;
 
+use crate::actors::transfers::Transfers;
 use crate::costs::nanoseconds;
-use crate::node::BlockRead;
+use crate::node::{BlockRead, Node};
+use crate::request::Request;
 use crate::world::World;
 
 /// The largest request of the page cache for announced bytes \[B\].
@@ -42,17 +45,28 @@ enum State {
 /// A block that is read.
 struct Filling {
     block: u64,
-    /// Reads that have been begun.
+    /// The first step that needs something of its segment.
+    first_step: u64,
+    /// Its reads.
+    transfers: Transfers,
+    /// Requests that have been begun.
     begun: usize,
-    /// The read that goes through the page cache.
-    access: Option<ClientAccess>,
+    /// The request that goes through the page cache; without access where memory answers it.
+    waiting: Option<(Request, Option<ClientAccess>)>,
     /// Arrivals of direct reads that are in flight.
     in_flight: BinaryHeap<Reverse<ModelTime>>,
 }
 
 impl Filling {
-    fn new(block: u64) -> Filling {
-        Filling { block, begun: 0, access: None, in_flight: BinaryHeap::new() }
+    fn new(block: u64, node: &Node) -> Filling {
+        Filling {
+            block,
+            first_step: node.first_step_of(block),
+            transfers: Transfers::new(node.block(block).reads.iter().map(BlockRead::extent)),
+            begun: 0,
+            waiting: None,
+            in_flight: BinaryHeap::new(),
+        }
     }
 }
 
@@ -89,7 +103,7 @@ impl Reader {
                     self.state = if announces {
                         State::Announcing(block)
                     } else {
-                        State::Reading(Filling::new(block))
+                        State::Reading(Filling::new(block, &world.nodes[self.node]))
                     };
                 }
                 State::Announcing(block) => {
@@ -104,7 +118,7 @@ impl Reader {
                         node.is_announcing = true;
                         State::Sending { block, announced, read: 0, offset: 0 }
                     } else {
-                        State::Reading(Filling::new(block))
+                        State::Reading(Filling::new(block, &world.nodes[self.node]))
                     };
                 }
                 State::Sending { block, announced, read, offset } => {
@@ -123,9 +137,8 @@ impl Reader {
                     if *offset == one.length {
                         (*read, *offset) = (*read + 1, 0);
                     }
-                    let (now, id) = (kernel.now(), node.id);
-                    let open = world.open(self.node, one.shard.0);
-                    let sent = world.storage.will_need(now, id, open, ByteRange { offset: begin, length });
+                    let part = Extent { shard: one.shard, offset: begin, length };
+                    let sent = world.will_need(kernel.now(), self.node, part);
                     let duration = nanoseconds(world.job.costs.request_ns) * sent;
                     let end = kernel.work(world.nodes[self.node].processors, duration);
                     return kernel.resume_at(end);
@@ -153,17 +166,24 @@ fn read(filling: &mut Filling, node: usize, kernel: &mut Kernel, world: &mut Wor
         AccessChoice::IoUring => (settings.direct, settings.depth as usize),
         _ => (settings.direct, 1),
     };
+    // No rank waits for a segment that all are before.
+    let ranks = &world.nodes[node];
+    let has_time = !ranks.is_starving && ranks.position < filling.first_step;
+    let epoch = filling.first_step / world.order.steps_per_epoch();
+    let now = kernel.now();
     loop {
-        let now = kernel.now();
-        if let Some(access) = &mut filling.access {
-            if let Some(due) = world.storage.advance(now, world.nodes[node].id, access) {
+        if let Some((request, access)) = &mut filling.waiting {
+            if let Some(access) = access
+                && let Some(due) = world.advance_request(now, node, request.holder, access)
+            {
                 return Some(due);
             }
-            filling.access = None;
-            let costs = &world.job.costs;
-            let bytes = read_at(world, node, filling.block, filling.begun - 1).map_or(0, |read| read.length);
-            let duration = nanoseconds(costs.read_ns) + costs.copy(bytes);
+            let duration = world.request_ns(request);
+            filling.waiting = None;
             return Some(kernel.work(world.nodes[node].processors, duration));
+        }
+        if let Some(due) = filling.transfers.plan(now, world, node, has_time) {
+            return Some(due);
         }
         while filling.in_flight.peek().is_some_and(|Reverse(due)| *due <= now) {
             filling.in_flight.pop();
@@ -171,32 +191,24 @@ fn read(filling: &mut Filling, node: usize, kernel: &mut Kernel, world: &mut Wor
         if filling.in_flight.len() >= depth {
             return filling.in_flight.peek().map(|Reverse(due)| *due);
         }
-        let Some(next) = read_at(world, node, filling.block, filling.begun) else {
-            return filling.in_flight.peek().map(|Reverse(due)| *due);
+        let Some(&next) = filling.transfers.requests.get(filling.begun) else {
+            if let Some(Reverse(due)) = filling.in_flight.peek() {
+                return Some(*due);
+            }
+            return filling.transfers.land(kernel, world, node, has_time);
         };
         filling.begun += 1;
-        let open = world.open(node, next.shard.0);
-        let (id, counters) = (world.nodes[node].id, &mut world.nodes[node].counters);
-        counters.reads += 1;
-        counters.read_bytes += next.length;
-        let how = match settings.access {
-            _ if direct => AccessMethod::Direct,
-            AccessChoice::Mmap => AccessMethod::Mmap,
-            _ => AccessMethod::Read,
-        };
-        let mut access = world.storage.client(id).access(open, next.offset, next.length, how);
         if direct {
-            let due = world.storage.step(now, id, &mut access).due.unwrap_or(now);
-            filling.in_flight.push(Reverse(due));
+            filling.in_flight.push(Reverse(world.send_request(now, node, &next, epoch)));
             let duration = nanoseconds(world.job.costs.read_ns);
             return Some(kernel.work(world.nodes[node].processors, duration));
         }
-        filling.access = Some(access);
+        let how = match settings.access {
+            AccessChoice::Mmap => AccessMethod::Mmap,
+            _ => AccessMethod::Read,
+        };
+        filling.waiting = Some((next, world.begin_request(node, &next, how, epoch)));
     }
-}
-
-fn read_at(world: &World<'_>, node: usize, block: u64, place: usize) -> Option<BlockRead> {
-    world.nodes[node].block(block).reads.get(place).copied()
 }
 
 /// Drops what was read for a block from the page cache.
@@ -205,10 +217,8 @@ fn drop_behind(node: usize, block: u64, world: &mut World<'_>) {
         return;
     }
     let mut place = 0;
-    while let Some(read) = read_at(world, node, block, place) {
-        let open = world.open(node, read.shard.0);
-        let range = ByteRange { offset: read.offset, length: read.length };
-        world.storage.client(world.nodes[node].id).wont_need(open, range);
+    while let Some(read) = world.nodes[node].block(block).reads.get(place).copied() {
+        world.wont_need(node, read.extent());
         place += 1;
     }
 }

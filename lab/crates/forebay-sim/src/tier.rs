@@ -1,0 +1,36 @@
+//! A storage tier of each node, as it is asked for.
+
+use forebay_model::Spec;
+use forebay_types::{CHUNK_BYTES, MAX_COPY_LEVELS};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// A tier of each node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// The storage; none: memory.
+    #[serde(default)]
+    pub storage: Option<Spec>,
+    /// What it may hold \[B\].
+    pub bytes: u64,
+}
+
+impl Tier {
+    /// Validates tiers; the error names the first invalid number.
+    pub(crate) fn check_all(tiers: &[Tier]) -> Result<(), Error> {
+        if tiers.len() > MAX_COPY_LEVELS {
+            return Err(Error::job("tiers", format!("at most {MAX_COPY_LEVELS}"), &tiers.len()));
+        }
+        for tier in tiers {
+            if let Some(storage) = &tier.storage {
+                storage.check()?;
+            }
+            if !(CHUNK_BYTES..=1 << 60).contains(&tier.bytes) {
+                return Err(Error::job("tiers.bytes", format!("{CHUNK_BYTES} to 2^60"), &tier.bytes));
+            }
+        }
+        Ok(())
+    }
+}
