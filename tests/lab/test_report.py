@@ -14,7 +14,7 @@ import pytest
 from forebay import FormatError, StorageError, cli
 from forebay_lab import report
 from forebay_lab.report import columns, data, numbers, page
-from forebay_lab.report.figures import FIGURES, Missing, levels, phases, sizes
+from forebay_lab.report.figures import FIGURES, Missing, levels, model, phases, sizes
 from support import ROOT
 from support.bench_result import HOSTILE, PHASES, STRATEGIES, bench_result, event_log, failed_row, hostile
 from support.report_page import Page
@@ -393,8 +393,8 @@ def test_an_event_log_of_another_version_is_refused(tmp_path, says):
         ),
         ('{"rows": [], "warnings": 1}', (1,)),
         # A result of the first version, whose keys had other names, had none.
-        ('{"rows": []}', (2,)),
-        ('{"version": 3, "rows": []}', (2, 3)),
+        ('{"rows": []}', (2, 3)),
+        ('{"version": 4, "rows": []}', (2, 3, 4)),
         ("{\n  nonsense", (2, "JSON", "--json")),
         ("", (1, "JSON")),
     ],
@@ -413,6 +413,40 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error_that_names_it(tmp_path,
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with says(FormatError):
         data.read(tmp_path / "binary")
+
+
+def test_a_result_of_version_2_is_drawn_without_what_was_simulated(tmp_path, result):
+    old = json.loads(json.dumps(result)) | {"version": 2}
+    for row in old["rows"]:
+        del row["simulated"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    found = Page(report.render(data.read(path).values))
+    assert found.sections["model"][0] == "missing"
+    assert "--simulated" in found.text("model")
+    assert found.sections["phases"][0] == "figure"
+
+
+def test_the_model_is_drawn_over_what_was_measured(result):
+    pairs = model.pairs(data.from_bench(result, "the result"))
+    assert [pair.name for pair in pairs] == [row["name"] for row in result["rows"]]
+    for pair, row in zip(pairs, result["rows"], strict=True):
+        times = [one["wall_seconds"] for one in row["repetitions"]]
+        assert pair.measured == (row["median"]["wall_seconds"], min(times), max(times))
+        assert pair.simulated[1:] == tuple(row["simulated"]["range"]["wall_seconds"])
+    # The diagonal goes from corner to corner.
+    plot = Page(report.render(result)).text("model")
+    assert "measured" in plot
+    assert "simulated" in plot
+
+
+@pytest.mark.parametrize(
+    "simulated", [None, [], {"median": 3}, {"median": {"wall_seconds": -1.0}, "range": None}]
+)
+def test_a_row_that_was_not_simulated_is_left_out_of_the_model(result, simulated):
+    odd = json.loads(json.dumps(result))
+    odd["rows"][0]["simulated"] = simulated
+    assert len(model.pairs(data.from_bench(odd, "the result"))) == len(odd["rows"]) - 1
 
 
 def test_the_command_writes_the_page_beside_the_source_or_where_told(tmp_path, capsys, result):

@@ -128,10 +128,16 @@ def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pf
         for key, middle in median.items()
         if middle
     }
+    walls = [one["wall_seconds"] * dice.uniform(0.9, 1.2) for one in done]
+    simulated = {
+        "status": "ok", "error": None, "median": {"wall_seconds": statistics.median(walls)},
+        "range": {"wall_seconds": [min(walls), max(walls)]}, "seeks": 100, "sensitive": False,
+        "wall_error": statistics.median(walls) / median["wall_seconds"] - 1,
+    }  # fmt: skip
     return {
         "name": f"{name}@{order}", "strategy": name, "order": order, "status": "ok", "error": None,
         "repetitions": done, "median": median, "spread": spread, "digest_steps": "ab12", "digest_epoch": "cd34",
-        "shuffle_quality": _quality(order) if shape == "coalesced" else None,
+        "shuffle_quality": _quality(order) if shape == "coalesced" else None, "simulated": simulated,
     }  # fmt: skip
 
 

@@ -50,8 +50,10 @@ EVENTS_SHOWN = 4000
 
 EVENTS_VERSION = 2
 """Of the header of an event log (docs/pfs.md). Version 1 had other keys."""
-RESULT_VERSION = 2
-"""Version of the keys of a bench result (docs/metrics.md). Version 1 had other names."""
+RESULT_VERSION = 3
+"""Version of the keys of a bench result (docs/metrics.md)."""
+_RESULT_VERSIONS = (2, RESULT_VERSION)
+"""Those that are read: version 2 lacks what was simulated. Version 1 had other names."""
 DEMO_VERSION = 2
 """Of the keys of a demo result (docs/metrics.md). Version 1 had no key `version`, and no ranks."""
 
@@ -236,10 +238,10 @@ def read(path: Path) -> Result:
             f"found: {error.msg}"
         ) from error
     result = from_json(values, str(path))
-    expected = DEMO_VERSION if result.kind == "demo" else RESULT_VERSION
-    if (version := values.get("version")) != expected:
+    expected = (DEMO_VERSION,) if result.kind == "demo" else _RESULT_VERSIONS
+    if (version := values.get("version")) not in expected:
         raise FormatError(
-            f"report of {path}: key version: expected {expected}, found {_short(version)}\n"
+            f"report of {path}: key version: expected {' or '.join(map(str, expected))}, found {_short(version)}\n"
             "hint: another version of Forebay wrote this result, with other keys; "
             f"run `forebay {_COMMANDS[result.kind]}` again"
         )

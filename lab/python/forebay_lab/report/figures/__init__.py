@@ -10,6 +10,7 @@ from forebay_lab.report.figures import (
     levels,
     limit,
     losses,
+    model,
     offsets,
     pace,
     phases,
@@ -29,6 +30,7 @@ _MEASURED_OR_SIMULATED = ("bench", "simulated")
 FIGURES: tuple[Figure, ...] = (
     Figure("scaling", "Scaling", scaling.draw, ("simulated",)),
     Figure("phases-by-ranks", "Where the time goes, by ranks", phases_by_ranks.draw, ("simulated",)),
+    Figure("model", "Model against measurement", model.draw, ("bench",)),
     Figure("limit", "Against the limit", limit.draw, ("bench",)),
     Figure("phases", "Where the time goes", phases.draw_rows, _MEASURED_OR_SIMULATED),
     Figure("epochs", "Where the time of each epoch goes", phases.draw_epochs, ("demo",)),
