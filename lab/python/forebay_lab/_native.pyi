@@ -47,6 +47,7 @@ __all__ = [
     "serve_store",
     "serve_tiers",
     "sidecar_directory",
+    "sim_costs",
     "sim_run",
     "stop_store",
     "stop_tiers",
@@ -88,4 +89,5 @@ class SimPlaces:
     @property
     def file_bytes(self) -> int: ...
 
+def sim_costs() -> str: ...
 def sim_run(job: str, places: SimPlaces, seeds: list[int]) -> str: ...

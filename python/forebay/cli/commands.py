@@ -34,7 +34,7 @@ COMMANDS = {
 }
 
 # Commands of forebay-lab, for a hint where it is not installed.
-_OF_LAB = ("bench", "demo", "pfs", "recipe", "report", "simulate")
+_OF_LAB = ("bench", "costs", "demo", "pfs", "recipe", "report", "simulate")
 
 
 class Group(click.Group):

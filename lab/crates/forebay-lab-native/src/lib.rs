@@ -22,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pfs::pfs_limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
     module.add_class::<sim::SimPlaces>()?;
+    module.add_function(wrap_pyfunction!(sim::sim_costs, module)?)?;
     module.add_function(wrap_pyfunction!(sim::sim_run, module)?)?;
     Ok(())
 }

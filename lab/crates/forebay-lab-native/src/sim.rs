@@ -1,7 +1,7 @@
 //! Simulated jobs. Jobs and results are JSON; `forebay_lab.simulate` makes them.
 
 use forebay_py::errors::wrong_option;
-use forebay_sim::{Error, Job, Places, simulate};
+use forebay_sim::{Costs, Error, Job, Places, simulate};
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -30,6 +30,12 @@ impl SimPlaces {
     fn file_bytes(&self) -> u64 {
         self.0.file_bytes()
     }
+}
+
+/// The costs of the machine that jobs without costs are simulated with.
+#[pyfunction]
+pub(crate) fn sim_costs(py: Python<'_>) -> PyResult<String> {
+    serde_json::to_string(&Costs::default()).map_err(|error| wrong_option(py, error.to_string(), ""))
 }
 
 /// Simulates a job once for each seed.

@@ -22,7 +22,8 @@ pub struct Costs {
     pub read_ns: f64,
     /// Sending one request of the page cache to the file system \[ns\].
     pub request_ns: f64,
-    /// One page fault whose page is in memory \[ns\].
+    /// The first touch of a mapped page that is in memory \[ns\]: the kernel maps its neighbours
+    /// with it.
     pub fault_ns: f64,
     /// Passing a record with a cursor, in a Python program \[ns\].
     pub pass_ns: f64,
@@ -34,23 +35,26 @@ pub struct Costs {
     pub serve_bytes_per_second: f64,
     /// A message between two ranks, and a step of an all-reduce \[ns\].
     pub message_ns: f64,
+    /// Making a loader, besides what it waits for \[ns\].
+    pub start_up_ns: f64,
 }
 
 impl Default for Costs {
-    /// Two cores of a virtual machine.
+    /// Two cores of a virtual machine, by `forebay costs`; a request there is one to a FUSE mount.
     fn default() -> Costs {
         Costs {
             machine: "2 cores, x86-64, virtual".to_owned(),
-            locate_ns: 27.0,
-            plan_ns: 93.0,
-            gather_ns: 150.0,
-            copy_bytes_per_second: 5e9,
-            read_ns: 1_500.0,
-            request_ns: 20_000.0,
-            fault_ns: 700.0,
-            pass_ns: 120.0,
-            wake_ns: 15_000.0,
-            message_ns: 20_000.0,
+            locate_ns: 95.0,
+            plan_ns: 85.0,
+            gather_ns: 95.0,
+            copy_bytes_per_second: 9e9,
+            read_ns: 700.0,
+            request_ns: 50_000.0,
+            fault_ns: 20.0,
+            pass_ns: 95.0,
+            wake_ns: 5_000.0,
+            message_ns: 13_500.0,
+            start_up_ns: 4_500_000.0,
             // docs/results/store.md, two nodes: 0.41 s per GiB for parts of 64 KiB and more, 0.76 s
             // for parts of 3 KiB; half of that on each side.
             serve_ns: 500.0,
@@ -73,6 +77,7 @@ impl Costs {
             ("costs.wake_ns", self.wake_ns),
             ("costs.message_ns", self.message_ns),
             ("costs.serve_ns", self.serve_ns),
+            ("costs.start_up_ns", self.start_up_ns),
         ] {
             if !(0.0..=1e12).contains(&value) {
                 return Err(Error::job(what, "0 to 1e12", &value));

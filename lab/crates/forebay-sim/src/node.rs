@@ -120,7 +120,9 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    /// When its ranks begin.
+    /// When its ranks make their loaders.
+    pub(crate) start: ModelTime,
+    /// When its loaders begin to read.
     pub(crate) begin: ModelTime,
     pub(crate) processors: Processors,
     pub(crate) ranks: u32,
@@ -174,12 +176,13 @@ impl Node {
         id: NodeId,
         processors: Processors,
         ranks: u32,
-        begin: ModelTime,
+        start: ModelTime,
         buffers: usize,
     ) -> Node {
         Node {
             id,
-            begin,
+            start,
+            begin: start,
             processors,
             ranks,
             filled: kernel.condition(),

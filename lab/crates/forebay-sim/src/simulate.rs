@@ -70,8 +70,8 @@ fn run(
             // A program holds its batch, and reads the next one when it is asked for.
             let buffers = job.program.map_or(settings[node as usize].region.buffers, |_| 1);
             let processors: Processors = shared.unwrap_or_else(|| kernel.processors(cores));
-            let begin = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
-            Node::new(&mut kernel, storage.add_node(), processors, ranks, begin, buffers)
+            let start = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
+            Node::new(&mut kernel, storage.add_node(), processors, ranks, start, buffers)
         })
         .collect();
     let mut world = World {
@@ -85,7 +85,6 @@ fn run(
         steps,
         arrived: 0,
         together: kernel.condition(),
-        scan_ns: 0,
         ready: 0,
         step_ends: Vec::new(),
         epochs: Vec::new(),
@@ -111,11 +110,16 @@ fn run(
         });
         actors.extend(threads(&mut world, node, gathers, compute_ns));
     }
+    if job.program.is_none() {
+        let duration = nanoseconds(job.costs.start_up_ns);
+        world.nodes.iter_mut().for_each(|node| node.begin += node.work_of_ranks(&mut kernel, duration));
+    }
     let mut preparing = preparing(job, &world);
     if !preparing.is_empty() {
+        // It is a part of making the loaders.
         kernel.run(&mut preparing, &mut world);
-        world.scan_ns = kernel.now() + job.meeting_ns();
-        world.nodes.iter_mut().for_each(|node| node.begin += world.scan_ns);
+        let prepared_ns = kernel.now() + job.meeting_ns();
+        world.nodes.iter_mut().for_each(|node| node.begin += prepared_ns);
     }
     kernel.run(&mut actors, &mut world);
     if world.step_ends.len() as u64 != steps {

@@ -32,8 +32,6 @@ pub(crate) struct World<'a> {
     pub(crate) arrived: usize,
     /// All nodes have arrived.
     pub(crate) together: Condition,
-    /// How long a scan took before the loaders began.
-    pub(crate) scan_ns: u64,
     /// When the ranks met after the first batch.
     pub(crate) ready: ModelTime,
     /// When each step ended.

@@ -20,6 +20,7 @@ pub fn free_costs() -> Costs {
         message_ns: 0.0,
         serve_ns: 0.0,
         serve_bytes_per_second: 1e18,
+        start_up_ns: 0.0,
     }
 }
 
@@ -216,4 +217,24 @@ fn a_job_that_is_not_possible_is_refused_with_what_is() {
         let error = simulate(&[0], |job| job[key] = value.clone()).unwrap_err().to_string();
         assert!(error.contains(message), "{key}: {error}");
     }
+}
+
+#[test]
+fn ranks_of_a_shared_machine_make_their_loaders_by_turns() {
+    let start = |is_shared: bool, cores: u32| {
+        simulate(&[0], |job| {
+            (job["nodes"], job["ranks"], job["batch_size"]) = (4.into(), 4.into(), 2.into());
+            job["machine"] =
+                serde_json::to_value(Machine { cores, memory_bytes: 1 << 30, is_shared }).unwrap();
+            job["costs"]["start_up_ns"] = 1_000_000.into();
+        })
+        .unwrap()
+        .runs[0]
+            .startup_ns
+    };
+    let alone = start(false, 2);
+    assert!(alone > 1_000_000);
+    // Four loaders on two cores take two turns, of which the first overlaps with nothing.
+    assert!(start(true, 2) > alone);
+    assert_eq!(start(true, 4), alone);
 }

@@ -49,6 +49,7 @@ class Facts:
             "path": path,
             "format": self.format,
             "samples": self.samples,
+            "files": len(self.files),
             "bytes": self.bytes,
             "mean_bytes": self.mean_bytes,
         }

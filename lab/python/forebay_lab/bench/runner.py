@@ -385,6 +385,7 @@ def _result(
         "epochs": settings.epochs,
         "repetitions": settings.repetitions,
         "compute_seconds": settings.compute_seconds,
+        "seed": settings.seed,
         "cold": settings.cold,
         "tiers": list(settings.tiers),
         "node_memory_bytes": settings.node_memory,

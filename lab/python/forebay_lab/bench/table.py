@@ -66,6 +66,26 @@ _COLUMNS = (
 )
 """Defined in docs/bench.md."""
 
+
+def _simulated_wall(row: dict[str, Any], middle: dict[str, Any], result: dict[str, Any]) -> str:
+    del middle, result
+    simulated = (row["simulated"] or {}).get("median")
+    return "-" if simulated is None else f"{simulated['wall_seconds']:.3f}"
+
+
+def _error(row: dict[str, Any], middle: dict[str, Any], result: dict[str, Any]) -> str:
+    del middle, result
+    error = (row["simulated"] or {}).get("wall_error")
+    return "-" if error is None else f"{error:+.1%}"
+
+
+_SIMULATED = (
+    _scalar("wall_seconds", ".3f", "wall s"),
+    Column("sim s", _simulated_wall),
+    Column("error", _error),
+)
+"""Of a bench whose rows were simulated."""
+
 _OF_A_RANK = re.compile(r"^bench: rank \d+: ")
 """Begins what a rank says before it ends by itself."""
 
@@ -119,9 +139,10 @@ def _number(count: int, what: str) -> str:
 
 def _shown(result: dict[str, Any]) -> list[Column]:
     middles = [row["median"] for row in result["rows"] if row["median"]]
+    columns = [*_COLUMNS, *_SIMULATED] if result.get("simulation") else _COLUMNS
     return [
         column
-        for column in _COLUMNS
+        for column in columns
         if column.key is None or any(middle.get(column.key) is not None for middle in middles)
     ]
 
@@ -208,6 +229,8 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
     for row in result["rows"]:
         if row["status"] != "ok":
             yield f"{row['name']} {row['status']}: {_shortened(row['error'])}"
+        if (simulated := row.get("simulated")) and simulated["error"]:
+            yield f"{row['name']}: {simulated['error']}"
     workload = result.get("workload")
     if workload is not None and workload["utilisation_line"] is not None:
         yield f"{workload['name']} passes the benchmark it is from with an AU of {workload['utilisation_line']:g} or more"

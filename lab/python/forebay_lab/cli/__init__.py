@@ -3,6 +3,7 @@
 COMMANDS = {
     "bench": "Compare strategies on a dataset and print where the time goes.",
     "simulate": "Predict the I/O of a job, of any size, in virtual time.",
+    "costs": "Measure the processor costs of this machine, for simulated jobs.",
     "pfs": "Mount a directory as an emulated parallel file system.",
     "recipe": "Derive, declare and verify recipes of LMDB files.",
     "report": "Write an HTML page from a result or an event log.",

@@ -189,6 +189,18 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     type=Finite(1),
     help="Maximum seconds per run.",
 )
+@click.option(
+    "--simulated",
+    is_flag=True,
+    help="Also simulate each measured row, and compare; with --cold and an emulated file system.",
+)
+@click.option(
+    "--costs",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --simulated: processor costs that forebay costs has written.  "
+    "[default: those of a virtual machine]",
+)
 @click.option("--skip-verify", is_flag=True, help="Skip the run of each row that verifies its samples.")
 @click.option(
     "--report",
@@ -215,6 +227,8 @@ def command(
     environment: tuple[str, ...],
     wrappers: tuple[str, ...],
     report: Path | None,
+    simulated: bool,
+    costs: Path | None,
     skip_verify: bool,
     timeout: float,
     as_json: bool,
@@ -230,6 +244,12 @@ def command(
         raise click.UsageError("expected either DATASET or --workload NAME")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
+    if costs is not None and not simulated:
+        raise click.UsageError("--costs is for simulated rows: add --simulated")
+    if simulated and not options["cold"]:
+        raise click.UsageError(
+            "--simulated: expected --cold, as a simulated run begins with empty page caches"
+        )
     from forebay.cli.output import progress
     from forebay_lab import write_page
     from forebay_lab.bench import baselines as programs
@@ -239,6 +259,9 @@ def command(
     from forebay_lab.bench.strategies import parse
     from forebay_lab.bench.surroundings import parse_surroundings
     from forebay_lab.ranks.launch import terminations_as_interrupts
+    from forebay_lab.simulate.costs import Costs
+    from forebay_lab.simulate.costs import read as read_costs
+    from forebay_lab.simulate.like import simulate_like
 
     if report is not None:
         write_page.check(report)
@@ -260,6 +283,7 @@ def command(
     if global_batch is not None:
         batch_size = _share(global_batch, batch_size, options["world_size"] or ranks)
     rows = parse(strategies, order, programs.find(baselines), parse_surroundings(environment, wrappers))
+    of_machine = Costs.default() if costs is None else read_costs(costs)
     with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
         if workload is not None:
@@ -282,6 +306,8 @@ def command(
             **options,
         )
         result = bench(facts.look(dataset), rows, settings, show)
+        if simulated:
+            simulate_like(result, of_machine, show)
     keys = ("name", "variant", "scale", "utilisation_line", "notes")
     result["workload"] = None if prepared is None else {key: getattr(prepared, key) for key in keys}
     show_result(result, table, as_json=as_json, report=report)

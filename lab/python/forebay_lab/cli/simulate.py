@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from forebay.cli.commands import as_json
 from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
@@ -18,7 +19,13 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 
 
 @click.command()
-@click.option("--workload", metavar="NAME", required=True, help="A published workload (docs/workloads.md).")
+@click.option("--workload", metavar="NAME", help="A published workload (docs/workloads.md).")
+@click.option(
+    "--like",
+    metavar="RESULT",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Instead of --workload: the job of a result of forebay bench --json, compared with what was measured.",
+)
 @click.option(
     "--variant", metavar="NAME", help="Published variant of the workload, for example h100.  [default: first]"
 )
@@ -81,13 +88,20 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 )
 @click.option("--cores", type=COUNT, help="Cores of each node.  [default: one for each rank]")
 @click.option(
+    "--costs",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Processor costs that forebay costs has written.  [default: those of a virtual machine]",
+)
+@click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write an HTML report to this path.",
 )
 @as_json
 def command(
-    workload: str,
+    workload: str | None,
+    like: Path | None,
     variant: str | None,
     scale: float,
     container: str | None,
@@ -101,6 +115,7 @@ def command(
     global_batch: int | None,
     compute: float | None,
     tiers: tuple[str, ...],
+    costs: Path | None,
     report: Path | None,
     as_json: bool,
     **options: Any,
@@ -110,6 +125,10 @@ def command(
     The engine's own orders, plans and decisions run in virtual time against the model of `forebay
     pfs`. docs/simulate.md explains the columns, and what the model leaves out.
     """
+    if like is not None:
+        return _like(like, costs, options["seeds"], as_json=as_json, report=report)
+    if workload is None:
+        raise click.UsageError("expected --workload NAME or --like RESULT, found neither")
     if batch_size is not None and global_batch is not None:
         raise click.UsageError("expected --batch-size or --global-batch, found both")
     from forebay.cli.output import progress
@@ -119,6 +138,7 @@ def command(
     from forebay_lab.bench.workload import load
     from forebay_lab.pfs.start import Wanted
     from forebay_lab.simulate import Request, simulate, table
+    from forebay_lab.simulate.costs import read as read_costs
     from forebay_lab.simulate.places import of_workload
     from forebay_lab.simulate.tiers import parse_tiers
 
@@ -154,6 +174,7 @@ def command(
         global_batch=global_batch,
         compute_seconds=compute,
         sample_seconds=(chosen.step_seconds or 0.0) / chosen.batch_samples,
+        costs=None if costs is None else read_costs(costs),
         workload={
             "name": workload,
             "variant": chosen.name,
@@ -171,3 +192,32 @@ def command(
         result = simulate(request, rows, show)
     show_result(result, table, as_json=as_json, report=report)
     return 0 if any(row["status"] == "ok" for row in result["rows"]) else 1
+
+
+_WITH_LIKE = ("like", "costs", "seeds", "report", "as_json")
+"""Options that go with ``--like``; all others are in the result."""
+
+
+def _like(like: Path, costs: Path | None, seeds: int, *, as_json: bool, report: Path | None) -> int:
+    context = click.get_current_context()
+    for one in context.command.params:
+        given = one.name and context.get_parameter_source(one.name) != ParameterSource.DEFAULT
+        if given and one.name not in _WITH_LIKE:
+            raise click.UsageError(f"--like: the job is that of the result: leave {one.opts[0]} out")
+    from forebay.cli.output import progress
+    from forebay_lab import write_page
+    from forebay_lab.simulate import like as bench_result
+    from forebay_lab.simulate import like_table
+    from forebay_lab.simulate.costs import Costs
+    from forebay_lab.simulate.costs import read as read_costs
+
+    if report is not None:
+        write_page.check(report)
+    result = bench_result.read(like)
+    request = bench_result.request_like(
+        result, Costs.default() if costs is None else read_costs(costs), seeds
+    )
+    with progress() as show:
+        bench_result.add_simulated(result, request, show)
+    show_result(result, like_table, as_json=as_json, report=report)
+    return 0 if any((row["simulated"] or {}).get("median") for row in result["rows"]) else 1

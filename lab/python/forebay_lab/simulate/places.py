@@ -12,7 +12,7 @@ from forebay_lab.bench.workload import Workload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Places", "of_workload"]
+__all__ = ["Places", "of_dataset", "of_workload"]
 
 _LABEL_BYTES = 11
 """About what Caffe's record has besides the image."""
@@ -75,6 +75,49 @@ def of_workload(workload: Workload, scale: float, container: str | None) -> tupl
         samples=scaled.samples,
         files=scaled.files,
         header_bytes={"npz": _NPZ_HEADER_BYTES, "hdf5": _HDF5_HEADER_BYTES}.get(container, 0),
+        stride_bytes=head + size + tail,
+        head_bytes=head,
+        sample_bytes=size,
+    )
+    return places, left_out
+
+
+def of_dataset(
+    kind: str, *, samples: int, files: int, file_bytes: int, mean_bytes: float
+) -> tuple[Places, Sequence[str]]:
+    """Return about where the samples of a dataset lie, from what a result says of it.
+
+    Parameters
+    ----------
+    kind
+        Its container, as `forebay inspect` names it.
+    samples, files
+        How many.
+    file_bytes
+        Of all files [bytes].
+    mean_bytes
+        Of a record [bytes].
+
+    Raises
+    ------
+    OptionError
+        If there is no such dataset.
+    """
+    size = max(round(mean_bytes), 1)
+    left_out = (
+        [] if size == mean_bytes else [f"sizes of samples that differ: all have the mean, {size:,} bytes"]
+    )
+    if kind == "lmdb":
+        left_out.append("branches of the tree of an LMDB file")
+        return Places.of("lmdb", samples=samples, sample_bytes=size), left_out
+    head, tail = (_TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES) if kind == "tfrecord" else (0, 0)
+    rest = file_bytes - samples * (head + size + tail)
+    places = Places.of(
+        "uniform",
+        samples=samples,
+        files=files,
+        # What is in the files besides samples comes before the first one.
+        header_bytes=max(rest, 0) // files,
         stride_bytes=head + size + tail,
         head_bytes=head,
         sample_bytes=size,

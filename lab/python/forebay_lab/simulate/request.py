@@ -11,6 +11,7 @@ import forebay
 from forebay._core import option_error
 from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
+from forebay_lab.simulate.costs import Costs
 from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.tiers import Tier
 
@@ -64,6 +65,15 @@ class Request:
     """Storage tiers of each node, the nearest first."""
     cores: int | None = None
     """Cores of a node; None: as many as ranks."""
+    costs: Costs | None = None
+    """Processor times; None: the default ones."""
+    rules: str | dict[str, Any] = "lustre"
+    """Read-ahead of the nodes' clients, as the native module takes it."""
+    jitter: float = JITTER
+    time_scale: float = 1.0
+    """Real seconds per model second, by which processors are faster than they are."""
+    is_one_machine: bool = False
+    """Whether all nodes share the cores of one machine, as in an emulated run."""
     workload: dict[str, Any] | None = None
     left_out: tuple[str, ...] = ()
     """What of the dataset is not modelled."""
@@ -134,9 +144,11 @@ class Request:
         of_nodes = self.ranks_of_nodes(ranks)
         machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
         machine["memory_bytes"] = self.node_memory or 128 << 30
+        machine["is_shared"] = self.is_one_machine
+        costs = (self.costs or Costs.default()).faster(self.time_scale)
         return {
             "storage": self.spec,
-            "rules": "lustre",
+            "rules": self.rules,
             "ranks": ranks,
             "nodes": len(of_nodes),
             "machine": machine,
@@ -149,9 +161,10 @@ class Request:
             "epochs": self.epochs,
             "steps": self.steps_of(ranks),
             "compute_us": self.compute_of(ranks) * 1e6,
-            "compute_jitter": JITTER,
-            "start_skew_us": SKEW_SECONDS * 1e6,
+            "compute_jitter": self.jitter,
+            "start_skew_us": SKEW_SECONDS * 1e6 / self.time_scale,
             "seed": self.seed,
+            "costs": costs.as_json(),
         }
 
 

@@ -13,9 +13,10 @@ from forebay_lab.bench.measured_row import MeasuredRow
 from forebay_lab.bench.strategies import Row
 from forebay_lab.report.data import RESULT_VERSION
 from forebay_lab.simulate import runs
+from forebay_lab.simulate.costs import Costs
 from forebay_lab.simulate.request import Request
 
-__all__ = ["SENSITIVE", "simulate"]
+__all__ = ["SENSITIVE", "not_modelled", "simulate", "simulate_row", "summary"]
 
 Report = Callable[[str, int, int], None]
 
@@ -46,7 +47,7 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         found = []
         for row in rows:
             report("rows", done, len(rows) * len(request.ranks))
-            found.append(_row(request, row, ranks, seeds))
+            found.append(simulate_row(request, row, ranks, seeds))
             done += 1
         points.append({**_sizes(request, ranks), "rows": found})
     largest = points[-1]
@@ -60,6 +61,7 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         **{key: one for key, one in largest.items() if key != "rows"},
         "node_emulation": {"by": None, "reason": None},
         "epochs": request.epochs,
+        "seed": request.seed,
         "repetitions": len(seeds),
         "cold": True,
         "launcher": "simulated",
@@ -75,19 +77,25 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         "simulated": {
             "seeds": seeds,
             "window": request.steps,
+            "costs": (request.costs or Costs.default()).as_json(),
             "tiers": [{"name": tier.name, "bytes": tier.bytes} for tier in request.tiers],
-            "not_modelled": [*request.left_out, *NOT_MODELLED],
+            "not_modelled": not_modelled(request),
         },
         "points": [_thinned(point) for point in points],
     }
 
 
-NOT_MODELLED = (
+_NOT_MODELLED = (
     "schedulers, elevators, and caches of servers",
     "other jobs, and congestion between links",
     "Python's lock, and contention for GPUs",
 )
 """Of any job."""
+
+
+def not_modelled(request: Request) -> list[str]:
+    """Return what a simulation leaves out."""
+    return [*request.left_out, *_NOT_MODELLED]
 
 
 def _sizes(request: Request, ranks: int) -> dict[str, Any]:
@@ -104,7 +112,14 @@ def _sizes(request: Request, ranks: int) -> dict[str, Any]:
     }
 
 
-def _row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, Any]:
+def simulate_row(request: Request, row: Row, ranks: int, seeds: list[int]) -> dict[str, Any]:
+    """Simulate a row; one that has no model is skipped.
+
+    Raises
+    ------
+    OptionError
+        If its job is not valid.
+    """
     found = MeasuredRow(row)
     try:
         names = [tier.name for tier in request.tiers]
@@ -129,25 +144,25 @@ def _is_sensitive(repetitions: Sequence[dict[str, Any]]) -> bool:
 
 def _thinned(point: dict[str, Any]) -> dict[str, Any]:
     """Leave out the single repetitions."""
-    keys = ("name", "status", "error", "median", "spread", "sensitive")
-    rows = [
-        {
-            **{key: row.get(key) for key in keys},
-            "range": _range(row["repetitions"]) if row["repetitions"] else None,
-            "seeks": _seeks(row["repetitions"]),
-            "epochs": _epochs(row["repetitions"]),
-        }
-        for row in point["rows"]
-    ]
-    return {**point, "rows": rows}
+    return {**point, "rows": [{"name": row["name"], **summary(row)} for row in point["rows"]]}
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what the runs of a simulated row came to."""
+    keys = ("status", "error", "median", "spread", "sensitive")
+    return {
+        **{key: row.get(key) for key in keys},
+        "range": _range(row["repetitions"]) if row["repetitions"] else None,
+        "seeks": statistics.median(map(_seeks, row["repetitions"])) if row["repetitions"] else None,
+        "epochs": _epochs(row["repetitions"]),
+    }
 
 
 def _range(repetitions: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the smallest and the largest of the numbers that pictures show."""
-    return {
-        key: [min(one[key] for one in repetitions), max(one[key] for one in repetitions)]
-        for key in ("wall_seconds", "total_seconds", "samples_per_second")
-    }
+    found = {key: [one[key] for one in repetitions] for key in _RANGES}
+    found["seeks"] = [_seeks(one) for one in repetitions]
+    return {key: [min(values), max(values)] for key, values in found.items()}
 
 
 def _epochs(repetitions: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
@@ -161,7 +176,9 @@ def _epochs(repetitions: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return found
 
 
-def _seeks(repetitions: Sequence[dict[str, Any]]) -> float | None:
-    """Return the median of the seeks of all servers."""
-    found = [sum(server["seeks"] for server in one["pfs"]["servers"]) for one in repetitions]
-    return statistics.median(found) if found else None
+_RANGES = ("wall_seconds", "startup_seconds", "total_seconds", "samples_per_second", "storage_bytes")
+
+
+def _seeks(repetition: dict[str, Any]) -> int:
+    """Return the seeks of all servers."""
+    return sum(server["seeks"] for server in repetition["pfs"]["servers"])

@@ -40,8 +40,7 @@ impl Consumer {
             let node = &mut world.nodes[self.node];
             match self.state {
                 State::Start => {
-                    // The scan is a part of making the loader.
-                    (self.since, self.state) = (node.begin - world.scan_ns, State::Taking);
+                    (self.since, self.state) = (node.start, State::Taking);
                     return kernel.resume_at(node.begin);
                 }
                 State::Taking => {
