@@ -177,6 +177,43 @@ fn a_fast_link_adds_nothing_to_a_slow_server() {
 }
 
 #[test]
+fn each_request_is_work_for_its_server_whatever_its_size() {
+    const WORK: u64 = 70_000;
+    let mut bed = Bed::new(with(r#"{"request_us": 70.0, "request_bytes": 262144}"#));
+    assert_eq!(bed.read(0, 0, FILE, 0, MIB), 4 * WORK + MIB + LATENCY);
+    // A node that comes later waits for it.
+    assert_eq!(bed.read(0, 1, FILE, 0, 1), 5 * WORK + MIB + 1 + LATENCY);
+}
+
+#[test]
+fn a_node_reads_a_file_no_faster_than_one_stream() {
+    let mut bed = Bed::new(with(r#"{"stream_bytes_per_second": 0.25e9}"#));
+    assert_eq!(bed.read(0, 0, FILE, 0, 2 * MIB), 8 * MIB + LATENCY);
+    assert_eq!(bed.read(0, 0, FILE, 2 * MIB, 4096), 8 * MIB + 4 * 4096 + LATENCY);
+    // Another file and another node have streams of their own, behind the same servers.
+    assert_eq!(bed.read(0, 0, FileId(2), 0, 4096), MIB + 4096 + 4 * 4096 + LATENCY);
+    assert_eq!(bed.read(0, 1, FILE, MIB, 4096), MIB + 4 * 4096 + LATENCY);
+    // An idle stream is free, and writes have none.
+    assert_eq!(bed.read(1 << 30, 0, FILE, 0, 4096), (1 << 30) + 4 * 4096 + LATENCY);
+    let mut pieces = Vec::new();
+    let write = bed.model.transfer(1 << 31, bed.nodes[0], FILE, 0, 4096, Direction::Write, &mut pieces);
+    assert_eq!(write, (1 << 31) + 4096 + LATENCY);
+}
+
+#[test]
+fn the_first_request_of_a_node_to_an_object_waits_for_its_lock() {
+    const LOCK: u64 = 300_000;
+    let mut bed = Bed::new(with(r#"{"lock_us": 300.0}"#));
+    // Both objects of the file are locked at once.
+    assert_eq!(bed.read(0, 0, FILE, 0, 2 * MIB), LOCK + MIB + LATENCY);
+    let later = 1 << 30;
+    assert_eq!(bed.read(later, 0, FILE, 0, 2 * MIB), later + MIB + LATENCY);
+    assert_eq!(bed.read(2 * later, 1, FILE, 0, 4096), 2 * later + LOCK + 4096 + LATENCY);
+    bed.model.reset();
+    assert_eq!(bed.read(3 * later, 0, FILE, 0, 4096), 3 * later + LOCK + 4096 + LATENCY);
+}
+
+#[test]
 fn writes_and_reads_share_the_server() {
     let mut bed = Bed::new(spec());
     let mut pieces = Vec::new();

@@ -11,7 +11,13 @@ fn any_spec() -> impl Strategy<Value = Spec> {
     let requests = (1u64..64, 1u64..512, 1u32..10, prop_oneof![Just(None), (1e6..1e10).prop_map(Some)]);
     let rest =
         (prop_oneof![Just(0.0), 0.0..2.0], 1u32..9, prop_oneof![Just(None), (10.0..1e6).prop_map(Some)]);
-    (disks, requests, rest).prop_map(|(disks, requests, rest)| {
+    let costs = (
+        prop_oneof![Just(0.0), 1.0..500.0],
+        prop_oneof![Just(0.0), 1.0..500.0],
+        prop_oneof![Just(None), (1e6..1e10).prop_map(Some)],
+    );
+    (disks, requests, rest, costs).prop_map(|(disks, requests, rest, costs)| {
+        let (request_us, lock_us, stream_bytes_per_second) = costs;
         let (targets, stripe_count, target_bytes_per_second, latency_us, seek_us) = disks;
         let (stripe, request, request_depth, link_bytes_per_second) = requests;
         let (jitter, data_disks, metadata_operations_per_second) = rest;
@@ -26,6 +32,9 @@ fn any_spec() -> impl Strategy<Value = Spec> {
             request_bytes: request * 4 * KIB,
             request_depth,
             link_bytes_per_second,
+            request_us,
+            lock_us,
+            stream_bytes_per_second,
             small_request_bytes: 128 * KIB,
             data_disks,
             metadata_us: 100.0,
@@ -120,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_due_before_latency_disk_and_link_allow(
+    fn nothing_is_due_before_latency_disk_link_and_stream_allow(
         spec in any_spec(), requests in any_requests(), seed: u64,
     ) {
         let latency_ns = spec.latency_us * 1e3;
@@ -136,10 +145,15 @@ proptest! {
             if let Some(rate) = spec.link_bytes_per_second {
                 prop_assert!(took + slack >= latency_ns + bytes / rate * 1e9);
             }
+            if let Some(rate) = spec.stream_bytes_per_second
+                && !answer.asked.write
+            {
+                prop_assert!(took + slack >= latency_ns + bytes / rate * 1e9);
+            }
             for piece in &answer.pieces {
                 prop_assert!(piece.start >= answer.now);
                 prop_assert_eq!(piece.queue_ns, piece.start - answer.now);
-                let service = piece.bytes as f64 / spec.target_bytes_per_second * 1e9;
+                let service = spec.request_us * 1e3 + piece.bytes as f64 / spec.target_bytes_per_second * 1e9;
                 prop_assert!((piece.due - answer.now) as f64 + 2.0 >= latency_ns + service);
                 prop_assert!(spec.seek_us > 0.0 || !piece.seek);
             }
@@ -190,7 +204,8 @@ proptest! {
     fn who_comes_first_is_served_first_and_no_server_rests_while_somebody_waits(
         spec in any_spec(), requests in any_requests(),
     ) {
-        let spec = Spec { request_depth: u32::MAX, ..spec };
+        // Neither depth nor a lock delays a request before it reaches its server.
+        let spec = Spec { request_depth: u32::MAX, lock_us: 0.0, ..spec };
         let mut ends: HashMap<ServerId, u64> = HashMap::new();
         for answer in answers(&spec, &requests, 0) {
             for piece in &answer.pieces {

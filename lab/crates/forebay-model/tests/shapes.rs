@@ -190,8 +190,8 @@ fn stripes_below_one_mebibyte_lose_only_where_a_request_keeps_its_server_busy() 
     // Pieces of one request travel in parallel, so small stripes fetch a window faster.
     let [small, one] = by_stripe(&fefs(), Skipping, [64, 1024]);
     expect("skipping: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 0.6, 1.0);
-    // A cost per piece that keeps the server busy (here a seek of 0.1 ms) reverses that.
-    let [small, one] = by_stripe(&with(&fefs(), r#"{"seek_us": 100.0}"#), Skipping, [64, 1024]);
+    // A cost per piece that keeps the server busy (0.1 ms) reverses that.
+    let [small, one] = by_stripe(&with(&fefs(), r#"{"request_us": 100.0}"#), Skipping, [64, 1024]);
     expect("skipping, 0.1 ms per piece: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 1.0, 2.0);
 }
 

@@ -56,6 +56,7 @@ fn an_own_file_needs_only_what_has_no_neutral_value() {
     assert_eq!(spec.read_ahead_bytes, 128 * 1024);
     assert_eq!((spec.link_bytes_per_second, spec.cache_bytes), (None, None));
     assert_eq!((spec.seek_us, spec.jitter, spec.data_disks), (0.0, 0.0, 1));
+    assert_eq!((spec.request_us, spec.lock_us, spec.stream_bytes_per_second), (0.0, 0.0, None));
 }
 
 #[test]
@@ -130,12 +131,16 @@ fn the_suggested_time_scale_carries_rate_and_latency() {
 }
 
 #[test]
-fn the_limit_is_the_narrowest_of_disks_links_and_requests_in_flight() {
+fn the_limit_is_the_narrowest_of_disks_links_streams_and_requests_in_flight() {
     let spec = Spec::from_toml(OWN, "").unwrap();
     // Two stripes on 1 GB/s each; in flight: 2 x 8 MiB in 0.5 + 1.048576 ms = 10.8 GB/s.
     assert!((spec.limit_bytes_per_second(4) / 2e9 - 1.0).abs() < 1e-12);
     let linked = spec.overridden(r#"{"link_bytes_per_second": 0.5e9}"#).unwrap();
     assert!((linked.limit_bytes_per_second(3) / 1.5e9 - 1.0).abs() < 1e-12);
+    let streamed = spec.overridden(r#"{"stream_bytes_per_second": 0.3e9}"#).unwrap();
+    assert!((streamed.limit_bytes_per_second(3) / 0.9e9 - 1.0).abs() < 1e-12);
+    let working = spec.overridden(r#"{"request_us": 1048.576}"#).unwrap();
+    assert!((working.limit_bytes_per_second(4) / 1e9 - 1.0).abs() < 1e-12);
     let shallow = spec.overridden(r#"{"request_depth": 1}"#).unwrap();
     let in_flight = 2.0 * 1_048_576.0 / (0.000_5 + 0.001_048_576);
     assert!((shallow.limit_bytes_per_second(1) / in_flight - 1.0).abs() < 1e-12);
@@ -154,4 +159,7 @@ fn random_reads_of_disks_reach_the_limit_only_when_they_are_large() {
     let flash = Spec::preset("lustre-ssd").unwrap();
     assert!((flash.limit_of_random_reads(4, 1 << 20) - flash.limit_bytes_per_second(4)).abs() < 1.0);
     assert!(Spec::free().limit_of_random_reads(1, 4096).is_infinite());
+    // Reads of one stripe, each of one request that is as much work as its bytes.
+    let working = Spec::from_toml(OWN, "").unwrap().overridden(r#"{"request_us": 1048.576}"#).unwrap();
+    assert!((working.limit_of_random_reads(4, 1 << 20) / 1e9 - 1.0).abs() < 1e-12);
 }

@@ -4,13 +4,13 @@
 //!
 //! 1. Split it at stripe edges and at the request size into pieces, each for one server.
 //! 2. A piece may start once the node has fewer than `request_depth` pieces in flight to its
-//!    server.
+//!    server, and has the lock of the object, if that is its first piece of it.
 //! 3. Book the server: a seek, unless the piece begins where the last piece of that object ended,
-//!    and the bytes at the target's bandwidth. Servers serve in order of arrival; later pieces may
-//!    use a gap that rule 2 left.
-//! 4. Book the node's link from the piece's start, for the bytes at the link's bandwidth. Server
-//!    and link work in parallel.
-//! 5. The piece arrives once both are done and the latency has passed. The transfer completes with
+//!    the work of a request, and the bytes at the target's bandwidth. Servers serve in order of
+//!    arrival; later pieces may use a gap that rule 2 left.
+//! 4. Book the node's link and its stream of the file from the piece's start, each for the bytes at
+//!    its bandwidth. Server, link and stream work in parallel.
+//! 5. The piece arrives once all are done and the latency has passed. The transfer completes with
 //!    its last piece.
 //!
 //! Bookings are final: a stall or a slow server affects later pieces only. The specification, the
@@ -22,7 +22,7 @@ mod timeline;
 mod write_back;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,10 @@ pub struct Model {
     positions: HashMap<(FileId, ServerId), u64>,
     /// Arrival times of the pieces in flight, per node and server; the earliest on top.
     in_flight: HashMap<(NodeId, ServerId), BinaryHeap<Reverse<ModelTime>>>,
+    /// What each node reads of each file, where that is limited.
+    streams: Streams,
+    /// Objects whose lock a node has, where a lock costs time.
+    locked: HashSet<(NodeId, FileId, ServerId)>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +98,28 @@ struct NodeLink {
     write_back: WriteBack,
 }
 
+/// Streams with work, by node and file.
+#[derive(Clone, Debug, Default)]
+struct Streams {
+    busy: HashMap<(NodeId, FileId), Timeline>,
+    /// Entries that the last purge left.
+    kept: usize,
+}
+
+impl Streams {
+    /// The stream of a file to a node, without what ended by `now`.
+    fn of(&mut self, now: ModelTime, node: NodeId, file: FileId) -> &mut Timeline {
+        // Idle ones are dropped now and then, at a cost that is constant per entry.
+        if self.busy.len() > 2 * self.kept + 64 {
+            self.busy.retain(|_, stream| !stream.forget(now));
+            self.kept = self.busy.len();
+        }
+        let stream = self.busy.entry((node, file)).or_default();
+        stream.forget(now);
+        stream
+    }
+}
+
 impl Model {
     /// Creates an idle file system without nodes.
     pub fn new(spec: Spec, seed: u64) -> Result<Self, Error> {
@@ -107,6 +133,8 @@ impl Model {
             metadata: Timeline::default(),
             positions: HashMap::new(),
             in_flight: HashMap::new(),
+            streams: Streams::default(),
+            locked: HashSet::new(),
             spec,
         })
     }
@@ -161,11 +189,15 @@ impl Model {
                 // The heap never exceeds `depth`: this piece takes the slot of the first to arrive.
                 earliest = in_flight.pop().map_or(now, |Reverse(arrival)| arrival);
             }
+            if self.spec.lock_us > 0.0 && self.locked.insert((node, file, extent.server)) {
+                earliest += nanoseconds(self.spec.lock_us / 1e6);
+            }
 
             let server = &mut self.servers[extent.server.0 as usize];
             server.timeline.forget(now);
             let transfer_ns = transmission_ns(extent.bytes, self.spec.target_bytes_per_second);
-            let service_ns = scaled(seek_ns + transfer_ns, server.factor).max(transfer_ns.min(1));
+            let work_ns = seek_ns + nanoseconds(self.spec.request_us / 1e6) + transfer_ns;
+            let service_ns = scaled(work_ns, server.factor).max(work_ns.min(1));
             let start = server.timeline.book(earliest.max(server.stalled_until), service_ns);
             let end = start.saturating_add(service_ns);
             let mut arrival = end;
@@ -178,6 +210,13 @@ impl Model {
                 link.forget(now);
                 let link_ns = transmission_ns(extent.bytes, rate);
                 arrival = arrival.max(link.book(start, link_ns).saturating_add(link_ns));
+            }
+            if let Some(rate) = self.spec.stream_bytes_per_second
+                && direction == Direction::Read
+            {
+                let stream_ns = transmission_ns(extent.bytes, rate);
+                let stream = self.streams.of(now, node, file);
+                arrival = arrival.max(stream.book(start, stream_ns).saturating_add(stream_ns));
             }
             arrival = arrival.saturating_add(latency_ns);
             in_flight.push(Reverse(arrival));
@@ -245,22 +284,24 @@ impl Model {
         Ok(())
     }
 
-    /// Empties all queues and forgets the disks' positions.
+    /// Empties all queues, forgets the disks' positions, and takes the nodes' locks back.
     ///
     /// Nodes, stalls, slow servers and the state of the jitter stay.
     pub fn reset(&mut self) {
         self.clear_transfers();
         self.metadata.clear();
         self.positions.clear();
+        self.locked.clear();
     }
 
-    /// Empties the queues of servers and links: all booked transfers have been answered.
+    /// Empties the queues of servers, links and streams: all booked transfers have been answered.
     pub fn clear_transfers(&mut self) {
         for server in &mut self.servers {
             server.timeline.clear();
         }
         self.nodes.fill(NodeLink::default());
         self.in_flight.clear();
+        self.streams = Streams::default();
     }
 
     fn advance(&mut self, now: ModelTime) -> ModelTime {

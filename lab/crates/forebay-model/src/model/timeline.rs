@@ -15,11 +15,13 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Forgets what ended by `now`; no later booking begins before `now`.
-    pub(crate) fn forget(&mut self, now: ModelTime) {
+    /// Forgets what ended by `now`; no later booking begins before `now`. Returns whether nothing
+    /// is left.
+    pub(crate) fn forget(&mut self, now: ModelTime) -> bool {
         while self.busy.front().is_some_and(|&(_, end)| end <= now) {
             self.busy.pop_front();
         }
+        self.busy.is_empty()
     }
 
     /// Forgets everything.

@@ -41,6 +41,9 @@ pub struct Spec {
     /// Latency of network and server per request \[µs\]. A delay, not work: any number of requests
     /// overlap in it.
     pub latency_us: f64,
+    /// Work of a target for each request, whatever its size \[µs\].
+    #[serde(default)]
+    pub request_us: f64,
     /// Seek before a request that does not continue the last one of its object \[µs\].
     #[serde(default)]
     pub seek_us: f64,
@@ -67,6 +70,12 @@ pub struct Spec {
     /// Bandwidth of the link of one node, per direction \[B/s\]; absent: unlimited.
     #[serde(default)]
     pub link_bytes_per_second: Option<f64>,
+    /// Largest rate at which one node reads one file \[B/s\]; absent: unlimited.
+    #[serde(default)]
+    pub stream_bytes_per_second: Option<f64>,
+    /// Delay of the first request of a node to an object, to get its lock \[µs\].
+    #[serde(default)]
+    pub lock_us: f64,
     /// Duration of one open or stat on an idle metadata server \[µs\].
     pub metadata_us: f64,
     /// Largest rate of the metadata server, all nodes together \[1/s\]; absent: unlimited.
@@ -148,6 +157,7 @@ impl Spec {
             targets: 1,
             target_bytes_per_second: FREE_BYTES_PER_SECOND,
             latency_us: 0.0,
+            request_us: 0.0,
             seek_us: 0.0,
             small_request_bytes: 0,
             data_disks: 1,
@@ -158,6 +168,8 @@ impl Spec {
             read_ahead_bytes: KERNEL_READ_AHEAD_BYTES,
             read_ahead_mmap_bytes: KERNEL_READ_AHEAD_BYTES,
             link_bytes_per_second: None,
+            stream_bytes_per_second: None,
+            lock_us: 0.0,
             metadata_us: 0.0,
             metadata_operations_per_second: None,
             cache_bytes: None,
@@ -171,9 +183,12 @@ impl Spec {
     pub fn is_free(&self) -> bool {
         self.target_bytes_per_second >= FREE_BYTES_PER_SECOND
             && self.latency_us == 0.0
+            && self.request_us == 0.0
             && self.seek_us == 0.0
+            && self.lock_us == 0.0
             && self.metadata_us == 0.0
             && self.link_bytes_per_second.is_none()
+            && self.stream_bytes_per_second.is_none()
             && self.metadata_operations_per_second.is_none()
     }
 
@@ -198,20 +213,22 @@ impl Spec {
 
     /// Largest throughput of large sequential reads of one file by `nodes` nodes \[B/s\].
     ///
-    /// The minimum of three limits: the bandwidth of the file's targets, that of the nodes' links,
-    /// and that of the requests in flight at the given latency.
+    /// The minimum of four limits: the bandwidth of the file's targets, that of the nodes' links,
+    /// that of their streams of the file, and that of the requests in flight at the given latency.
     pub fn limit_bytes_per_second(&self, nodes: u32) -> f64 {
         if self.is_free() {
             return f64::INFINITY;
         }
         let targets = f64::from(self.stripe_count);
         let nodes = f64::from(nodes.max(1));
-        let disks = targets * self.target_bytes_per_second;
-        let links = nodes * self.link_bytes_per_second.unwrap_or(f64::INFINITY);
         let request_bytes = self.request_bytes.min(self.stripe_bytes) as f64;
-        let seconds = self.latency_us / 1e6 + request_bytes / self.target_bytes_per_second;
+        let service_seconds = self.request_us / 1e6 + request_bytes / self.target_bytes_per_second;
+        let disks = targets * request_bytes / service_seconds;
+        let links = nodes * self.link_bytes_per_second.unwrap_or(f64::INFINITY);
+        let streams = nodes * self.stream_bytes_per_second.unwrap_or(f64::INFINITY);
+        let seconds = self.latency_us / 1e6 + service_seconds;
         let flight = nodes * targets * f64::from(self.request_depth) * request_bytes / seconds;
-        disks.min(links).min(flight)
+        disks.min(links).min(streams).min(flight)
     }
 
     /// Largest throughput of reads of `read_bytes` at random offsets of one file \[B/s\].
@@ -226,7 +243,9 @@ impl Spec {
         let piece_bytes = read_bytes.min(self.request_bytes).min(self.stripe_bytes);
         let disks = if piece_bytes < self.small_request_bytes { f64::from(self.data_disks) } else { 1.0 };
         let seeks = touched * self.seek_us / disks / 1e6;
-        let work_seconds = seeks + read_bytes as f64 / self.target_bytes_per_second;
+        let requests = read_bytes.div_ceil(self.request_bytes.min(self.stripe_bytes)) as f64;
+        let work_seconds =
+            seeks + requests * self.request_us / 1e6 + read_bytes as f64 / self.target_bytes_per_second;
         let disks = f64::from(self.stripe_count) * read_bytes as f64 / work_seconds;
         disks.min(self.limit_bytes_per_second(nodes))
     }
@@ -251,6 +270,7 @@ impl Spec {
         real("target_bytes_per_second", self.target_bytes_per_second, 1.0, FREE_BYTES_PER_SECOND)?;
         let hour_us = 3600e6;
         real("latency_us", self.latency_us, 0.0, hour_us)?;
+        real("request_us", self.request_us, 0.0, hour_us)?;
         real("seek_us", self.seek_us, 0.0, hour_us)?;
         integer("small_request_bytes", self.small_request_bytes, 0, 1 << 40)?;
         integer("data_disks", self.data_disks.into(), 1, 1 << 16)?;
@@ -263,6 +283,10 @@ impl Spec {
         if let Some(rate) = self.link_bytes_per_second {
             real("link_bytes_per_second", rate, 1.0, FREE_BYTES_PER_SECOND)?;
         }
+        if let Some(rate) = self.stream_bytes_per_second {
+            real("stream_bytes_per_second", rate, 1.0, FREE_BYTES_PER_SECOND)?;
+        }
+        real("lock_us", self.lock_us, 0.0, hour_us)?;
         real("metadata_us", self.metadata_us, 0.0, hour_us)?;
         if let Some(rate) = self.metadata_operations_per_second {
             real("metadata_operations_per_second", rate, 1e-3, 1e12)?;
