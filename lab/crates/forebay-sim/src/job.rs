@@ -134,6 +134,7 @@ impl Job {
         positive("epochs", self.epochs, 1 << 20)?;
         positive("machine.cores", self.machine.cores.into(), 1 << 16)?;
         positive("machine.memory_bytes", self.machine.memory_bytes, 1 << 60)?;
+        self.program.as_ref().map_or(Ok(()), Program::check)?;
         if let Some(steps) = self.steps {
             positive("steps", steps, 1 << 40)?;
         }
@@ -234,23 +235,28 @@ impl Job {
             let found = self.steps.unwrap_or_default();
             return Err(Error::job("steps", format!("at most {steps}, as an epoch has"), &found));
         }
-        match plan.settings.mode {
+        let (settings, copy_buffer_bytes) = (plan.settings, plan.copy_buffer_bytes);
+        let decisions = Decisions { order, settings, has_tiers, copy_buffer_bytes };
+        if let Some(program) = self.program {
+            if program.walks() && places.leaves().is_empty() {
+                return Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()));
+            }
+            // What the loader would do does not matter.
+            return Ok(Decisions { has_tiers: false, ..decisions });
+        }
+        let order = &decisions.order;
+        match decisions.settings.mode {
             IoMode::CursorWalk { .. } if options.strategy.locate != Locate::Cursor => {
                 Err(Error::NotModelled("a cursor that nodes hand on".to_owned()))
             }
-            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential && self.program.is_none() => {
+            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential => {
                 Err(Error::NotModelled(format!("a cursor in the order {}", order.kind().name())))
             }
             IoMode::CursorWalk { .. } if places.leaves().is_empty() => {
                 Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()))
             }
             IoMode::Mapped => Err(Error::NotModelled("samples that are copied from mappings".to_owned())),
-            IoMode::Planned { .. } | IoMode::Store | IoMode::CursorWalk { .. } => Ok(Decisions {
-                order,
-                settings: plan.settings,
-                has_tiers,
-                copy_buffer_bytes: plan.copy_buffer_bytes,
-            }),
+            IoMode::Planned { .. } | IoMode::Store | IoMode::CursorWalk { .. } => Ok(decisions),
         }
     }
 

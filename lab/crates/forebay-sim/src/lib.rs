@@ -46,7 +46,7 @@ pub use costs::Costs;
 pub use error::Error;
 pub use job::{Job, Machine};
 pub use places::{Dataset, Lmdb, Places, Uniform};
-pub use program::Program;
+pub use program::{Program, SampleReads};
 pub use result::{EpochResult, LevelBytes, NodeResult, RunResult};
 pub use simulate::{Simulated, simulate};
 pub use tier::Tier;

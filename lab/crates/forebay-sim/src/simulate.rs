@@ -67,8 +67,8 @@ fn run(
     let nodes: Vec<Node> = (0..job.nodes)
         .map(|node| {
             let ranks = job.ranks_of(node).len() as u32;
-            // A program holds its batch, and reads the next one when it is asked for.
-            let buffers = job.program.map_or(settings[node as usize].region.buffers, |_| 1);
+            let of_loader = settings[node as usize].region.buffers;
+            let buffers = job.program.map_or(of_loader, |program| program.batches());
             let processors: Processors = shared.unwrap_or_else(|| kernel.processors(cores));
             let start = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
             Node::new(&mut kernel, storage.add_node(), processors, ranks, start, buffers)

@@ -3,5 +3,6 @@
 mod invariants;
 mod jobs;
 mod orders;
+mod programs;
 mod store;
 mod tiers;

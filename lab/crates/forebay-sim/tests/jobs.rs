@@ -117,40 +117,6 @@ fn a_cursor_touches_each_leaf_that_it_passes_and_the_records_of_its_ranks() {
 }
 
 #[test]
-fn a_program_reads_when_it_is_asked_and_passes_the_records_of_all_ranks() {
-    let program = |order: &str, read_ahead: bool| {
-        simulate(&[0], |job| {
-            job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
-            job["strategy"] = json!({"locate": "cursor", "access": "mmap"});
-            job["program"] = json!({"cursor": {"read_ahead": read_ahead}});
-            job["rules"] = json!({"linux": {"read_ahead_bytes": 1 << 20}});
-            job["order"] = json!({"kind": order});
-            (job["nodes"], job["ranks"], job["batch_size"]) = (2.into(), 2.into(), 100.into());
-            job["compute_us"] = 1000.into();
-        })
-        .unwrap()
-    };
-    let found = program("sequential", false);
-    for node in &found.runs[0].nodes {
-        // Without read-ahead: all leaves, and half of the records, each a fault.
-        assert_eq!(node.traffic.reads, 7 + 500);
-        // Nothing is read while the script computes: all reads but those of the first step show.
-        assert!(node.startup_ns > 100 * 104_096);
-        assert!(node.wait_ns + node.skew_ns >= 4 * 100 * 104_096, "{node:?}");
-    }
-    // A region for each rank: half of the leaves, but all before the region of the second.
-    let regions = program("contiguous", false);
-    let reads: Vec<u64> = regions.runs[0].nodes.iter().map(|node| node.traffic.reads).collect();
-    assert_eq!(reads, [4 + 500, 7 + 500]);
-    // With read-ahead there are fewer faults, and more bytes.
-    let ahead = program("sequential", true);
-    for (with, without) in ahead.runs[0].nodes.iter().zip(&found.runs[0].nodes) {
-        assert!(with.traffic.reads < without.traffic.reads);
-        assert!(with.traffic.read_bytes > without.traffic.read_bytes);
-    }
-}
-
-#[test]
 fn a_scan_touches_each_leaf_once_before_anything_else() {
     let pread = walk(2, json!({"access": "pread"}));
     let found = walk(2, json!({"locate": "scan", "access": "pread"}));

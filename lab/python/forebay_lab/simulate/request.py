@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
 from forebay_lab.simulate.costs import Costs
 from forebay_lab.simulate.places import Places
+from forebay_lab.simulate.programs import PROGRAMS
 from forebay_lab.simulate.tiers import Tier
 
 __all__ = ["SEEDS", "Request"]
@@ -22,13 +23,6 @@ SEEDS = 9
 
 SKEW_SECONDS = 0.02
 """Within which nodes begin: as far apart as ranks leave a barrier and their first imports."""
-
-PROGRAMS: Mapping[str, dict[str, Any]] = {
-    f"{name}{suffix}": {"cursor": {"read_ahead": not suffix}}
-    for name in ("pylmdb-skipping", "pylmdb-contiguous")
-    for suffix in ("", "-noreadahead")
-}
-"""Programs of the bench that have a model."""
 
 JITTER = 0.02
 """By which the compute time of a node is longer, at most."""
@@ -138,8 +132,9 @@ class Request:
             raise option_error(f"not modelled: the program {row.strategy}")
         if row.label:
             raise option_error(f"not modelled: the surroundings of {row.name}")
-        options = loader_options("lmdb" if program else row.strategy)
-        found = resolve({"order": row.order, "store": options["store"]}, {})
+        options = loader_options("forebay" if program else row.strategy)
+        order_name = program.order if program else row.order
+        found = resolve({"order": order_name, "store": options["store"]}, {})
         order, store = found["order"], found["store"]
         of_nodes = self.ranks_of_nodes(ranks)
         machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
@@ -155,7 +150,7 @@ class Request:
             "batch_size": self.batch_of(ranks),
             "order": _order_json(order),
             "strategy": asdict(options["strategy"]),
-            "program": program,
+            "program": program and program.description,
             "tiers": [tier.as_job() for tier in self.tiers],
             "store": None if store is None else asdict(store),
             "epochs": self.epochs,

@@ -1,18 +1,14 @@
 //! A gather thread: copies the samples of a step into a batch buffer, and reads what no reader
 //! staged. It stands for the threads of all ranks of the node that work on the same step.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 
-use forebay_model::{AccessMethod, Kernel, ModelTime};
-use forebay_plan::OrderKind;
-use forebay_types::SamplePlaces;
+use forebay_model::{AccessMethod, Kernel};
 
 use crate::actors::in_place::RankReads;
+use crate::actors::turns::RankTurns;
 use crate::actors::walk::Walk;
 use crate::costs::nanoseconds;
-use crate::program::Program;
 use crate::world::World;
 
 /// A gather thread of each rank of a node.
@@ -38,39 +34,11 @@ enum State {
     Copying(u64),
 }
 
-/// Ranks that do something each for itself, and when each of them goes on.
-pub(crate) struct RankTurns(BinaryHeap<Reverse<(ModelTime, usize)>>);
-
-impl RankTurns {
-    /// All ranks go on now.
-    pub(super) fn new(now: ModelTime, ranks: usize) -> RankTurns {
-        RankTurns((0..ranks).map(|rank| Reverse((now, rank))).collect())
-    }
-
-    /// Lets all ranks go on whose time has come: `go_on` returns when its rank continues, if it
-    /// does. Returns when the next one continues, or `None` once all are done.
-    pub(super) fn run(
-        &mut self,
-        kernel: &mut Kernel,
-        mut go_on: impl FnMut(usize, &mut Kernel) -> Option<ModelTime>,
-    ) -> Option<ModelTime> {
-        loop {
-            let Reverse((time, rank)) = *self.0.peek()?;
-            if time > kernel.now() {
-                return Some(time);
-            }
-            self.0.pop();
-            self.0.extend(go_on(rank, kernel).map(|time| Reverse((time, rank))));
-        }
-    }
-}
-
 impl Gather {
     /// A thread of ranks that get their samples from readers, but for those that walk to them
     /// alone.
-    pub(crate) fn new(node: usize, alone: Range<u32>, program: Option<Program>) -> Gather {
-        let how = program.map_or(AccessMethod::Mmap, Program::access);
-        let walks = alone.map(|rank| Walk::new(node, rank..rank + 1, how)).collect();
+    pub(crate) fn new(node: usize, alone: Range<u32>) -> Gather {
+        let walks = alone.map(|rank| Walk::new(node, rank..rank + 1, AccessMethod::Mmap)).collect();
         Gather { node, walks, state: State::Start }
     }
 
@@ -86,7 +54,7 @@ impl Gather {
                 State::Claiming => {
                     let Some(step) = node.claim() else { return kernel.wait(node.room) };
                     if !self.walks.is_empty() {
-                        self.walks.iter_mut().for_each(|walk| begin(walk, world, step));
+                        self.walks.iter_mut().for_each(|walk| walk.begin(world, step));
                         let turns = RankTurns::new(kernel.now(), self.walks.len());
                         self.state = State::Walking { step, turns };
                         continue;
@@ -106,9 +74,8 @@ impl Gather {
                     let touched = touched.unwrap_or(0);
                     let (costs, samples) = (&world.job.costs, world.job.batch_size);
                     let copied = costs.copy(samples * world.places.sample_bytes());
-                    let passed = nanoseconds(passed_by_program(world) as f64 * costs.pass_ns);
                     let gathered = nanoseconds(samples as f64 * costs.gather_ns);
-                    let duration = gathered + copied + touched + passed;
+                    let duration = gathered + copied + touched;
                     let end = world.nodes[self.node].work_of_ranks(kernel, duration);
                     self.state = State::Copying(step);
                     return kernel.resume_at(end);
@@ -149,27 +116,5 @@ impl Gather {
                 }
             }
         }
-    }
-}
-
-/// Sets out for a step. A program in the order `sequential` has passed all records of the step when
-/// it hands out its batch.
-fn begin(walk: &mut Walk, world: &World<'_>, step: u64) {
-    walk.begin(world, step);
-    if world.job.program.is_some() && world.order.kind() == OrderKind::Sequential {
-        let step_samples = world.job.batch_size * u64::from(world.job.ranks);
-        let within = step % world.order.steps_per_epoch();
-        walk.pass_to(((within + 1) * step_samples).min(world.places.samples()));
-    }
-}
-
-/// Records that each rank of a program passes in a step.
-fn passed_by_program(world: &World<'_>) -> u64 {
-    match world.job.program {
-        None => 0,
-        Some(_) if world.order.kind() == OrderKind::Sequential => {
-            world.job.batch_size * u64::from(world.job.ranks)
-        }
-        Some(_) => world.job.batch_size,
     }
 }

@@ -12,12 +12,15 @@ mod planner;
 mod reader;
 mod requests;
 mod root;
+mod sample_reads;
 mod scanner;
 mod share_gather;
 mod share_reads;
 mod share_requests;
 mod transfers;
+mod turns;
 mod walk;
+mod worker;
 
 use forebay_model::{Actor, Kernel};
 use forebay_plan::config::{IoMode, Locate};
@@ -32,6 +35,7 @@ use self::reader::Reader;
 use self::root::Root;
 use self::scanner::Scanner;
 use self::share_gather::ShareGather;
+use self::worker::Worker;
 use crate::job::Job;
 use crate::world::World;
 
@@ -45,6 +49,7 @@ pub(crate) enum Thread {
     Loader(Loader),
     ShareGather(Box<ShareGather>),
     Copier(Copier),
+    Worker(Box<Worker>),
     Consumer(Consumer),
 }
 
@@ -59,6 +64,7 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::Loader(loader) => loader.resume(kernel, world),
             Thread::ShareGather(gather) => gather.resume(kernel, world),
             Thread::Copier(copier) => copier.resume(kernel, world),
+            Thread::Worker(worker) => worker.resume(kernel, world),
             Thread::Consumer(consumer) => consumer.resume(kernel, world),
         }
     }
@@ -77,11 +83,17 @@ pub(crate) fn preparing(job: &Job, world: &World<'_>) -> Vec<Thread> {
 }
 
 /// The threads of a node; `gathers` is the number of its gather threads for each rank, and the
-/// script computes for `compute_ns` in each step.
+/// script computes for `compute_ns` in each step. A program has workers in place of the loader's
+/// threads.
 pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, compute_ns: u64) -> Vec<Thread> {
+    let mut threads = vec![Thread::Consumer(Consumer::new(node, compute_ns))];
+    if let Some(program) = world.job.program {
+        let worker = |_| Thread::Worker(Box::new(Worker::new(world, node, program)));
+        threads.extend((0..program.workers()).map(worker));
+        return threads;
+    }
     let settings = world.settings(node);
     let is_alone = settings.mode.is_alone();
-    let mut threads = vec![Thread::Consumer(Consumer::new(node, compute_ns))];
     let ranks = world.job.ranks_of(node as u32);
     if settings.mode == IoMode::Store {
         let gather = |_| Thread::ShareGather(Box::new(ShareGather::new(node, ranks.clone())));
@@ -89,9 +101,7 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
         return threads;
     }
     let alone = if is_alone { ranks.clone() } else { 0..0 };
-    threads.extend(
-        (0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone(), world.job.program)))),
-    );
+    threads.extend((0..gathers).map(|_| Thread::Gather(Box::new(Gather::new(node, alone.clone())))));
     if is_alone {
         return threads;
     }

@@ -7,8 +7,8 @@ use forebay_model::Kernel;
 use forebay_plan::PermutationCache;
 use forebay_types::{Located, Piece, Rank, SampleId, SamplePlaces};
 
-use crate::actors::gather::RankTurns;
 use crate::actors::share_reads::ShareReads;
+use crate::actors::turns::RankTurns;
 use crate::costs::nanoseconds;
 use crate::world::{World, ids_of_epoch};
 
