@@ -1,7 +1,9 @@
 //! Simulated jobs. Jobs and results are JSON; `forebay_lab.simulate` makes them.
 
+use forebay_py::dataset::Dataset;
 use forebay_py::errors::wrong_option;
 use forebay_sim::{Costs, Error, Job, Places, simulate};
+use forebay_types::SamplePlaces;
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -23,6 +25,27 @@ impl SimPlaces {
     fn new(py: Python<'_>, dataset: &str) -> PyResult<Self> {
         let dataset = parsed(py, "simulated dataset", dataset)?;
         py.detach(|| Places::of(&dataset)).map(Self).map_err(|error| refused(py, &error))
+    }
+
+    /// The places of a dataset that is there; its index is built where it has none.
+    #[staticmethod]
+    #[pyo3(signature = (dataset, progress = None))]
+    fn of_dataset(py: Python<'_>, dataset: &Dataset, progress: Option<Py<PyAny>>) -> PyResult<Self> {
+        let index = dataset
+            .ask(py, progress, "an index is loaded", |source, caller| Ok(source.index(caller)?.index))?;
+        py.detach(|| Places::of_index(index)).map(Self).map_err(|error| refused(py, &error))
+    }
+
+    /// Number of samples.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.0.samples()
+    }
+
+    /// Bytes of a sample, the mean where they differ.
+    #[getter]
+    fn sample_bytes(&self) -> u64 {
+        self.0.sample_bytes()
     }
 
     /// Bytes of all files.

@@ -10,6 +10,9 @@ pub enum Error {
     /// The options contradict a rule or each other.
     #[error("{0}")]
     Options(#[from] forebay_plan::options::OptionError),
+    /// The index of the dataset is damaged.
+    #[error(transparent)]
+    Index(#[from] forebay_format::Error),
     /// A number of the job is not possible.
     #[error("{what}: expected {expected}, found {found}")]
     Job {

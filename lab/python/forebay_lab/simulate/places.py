@@ -1,4 +1,4 @@
-"""Where the samples of a workload lie, without its data."""
+"""Where samples lie: those of a workload, without its data, or of a dataset that is there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from forebay_lab import _native
 from forebay_lab.bench.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Places", "of_dataset", "of_workload"]
+    from forebay.dataset import Dataset
+
+__all__ = ["Places", "of_dataset", "of_opened", "of_workload"]
 
 _LABEL_BYTES = 11
 """About what Caffe's record has besides the image."""
@@ -24,13 +26,22 @@ _HDF5_HEADER_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """A dataset that is described by a few numbers."""
+    """Where the samples of a dataset lie."""
 
-    samples: int
-    sample_bytes: int
     description: dict[str, Any]
+    """The few numbers that describe it; empty of a dataset that is there."""
     model: _native.SimPlaces
     """What computes the places, made once for all simulations."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.model.samples
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample, the mean where they differ."""
+        return self.model.sample_bytes
 
     @classmethod
     def of(cls, kind: str, **description: int) -> Places:
@@ -44,8 +55,28 @@ class Places:
         description
             The numbers, as in ``places`` of the crate forebay-sim.
         """
-        model = _native.SimPlaces(json.dumps({kind: description}))
-        return cls(description["samples"], description["sample_bytes"], {kind: description}, model)
+        return cls({kind: description}, _native.SimPlaces(json.dumps({kind: description})))
+
+
+def of_opened(
+    dataset: Dataset, report: Callable[[str, int, int], None] | None
+) -> tuple[Places, Sequence[str]]:
+    """Return where the samples of a dataset lie, and what that leaves out.
+
+    Parameters
+    ----------
+    dataset
+        What ``forebay.open`` returns; its index is built where it has none.
+    report
+        Told (what, done, all) while that runs.
+
+    Raises
+    ------
+    ForebayError
+        If the index cannot be had, or the dataset has no model.
+    """
+    places = Places({}, _native.SimPlaces.of_dataset(dataset.native_of(_native), report))
+    return places, ("what decoding and padding costs, and the pages of a tree between records",)
 
 
 def of_workload(workload: Workload, scale: float, container: str | None) -> tuple[Places, Sequence[str]]:

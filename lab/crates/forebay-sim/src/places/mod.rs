@@ -1,13 +1,17 @@
-//! Where the samples of a dataset lie, without the dataset.
+//! Where the samples of a dataset lie: computed without the dataset, or from its index.
 
+mod indexed;
 mod lmdb;
 mod uniform;
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
+use forebay_format::Index;
 use forebay_types::{Located, SampleId, SamplePlaces};
 use serde::{Deserialize, Serialize};
 
+use self::indexed::Indexed;
 pub(crate) use self::lmdb::Leaf;
 pub use self::lmdb::Lmdb;
 use self::lmdb::LmdbPlaces;
@@ -32,6 +36,7 @@ pub struct Places(Kind);
 enum Kind {
     Uniform(Uniform),
     Lmdb(LmdbPlaces),
+    Indexed(Indexed),
 }
 
 impl Places {
@@ -50,17 +55,30 @@ impl Places {
         }))
     }
 
-    /// Bytes of a sample \[B\].
+    /// The places that an index has, all of which are looked at once.
+    ///
+    /// # Errors
+    ///
+    /// A damaged index, and one of values that have to be decoded.
+    pub fn of_index(index: Arc<Index>) -> Result<Places, Error> {
+        Indexed::of(index).map(|indexed| Places(Kind::Indexed(indexed)))
+    }
+
+    /// Bytes of a sample, the mean where they differ \[B\].
     pub fn sample_bytes(&self) -> u64 {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.sample_bytes,
             Kind::Lmdb(lmdb) => lmdb.sample_bytes(),
+            Kind::Indexed(indexed) => indexed.record_bytes().div_ceil(indexed.samples()),
         }
     }
 
     /// Bytes of all samples \[B\].
     pub fn record_bytes(&self) -> u64 {
-        self.samples() * self.sample_bytes()
+        match &self.0 {
+            Kind::Indexed(indexed) => indexed.record_bytes(),
+            Kind::Uniform(_) | Kind::Lmdb(_) => self.samples() * self.sample_bytes(),
+        }
     }
 
     /// Bytes of all files \[B\].
@@ -68,6 +86,7 @@ impl Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.file_bytes(),
             Kind::Lmdb(lmdb) => lmdb.file_bytes(),
+            Kind::Indexed(indexed) => indexed.file_bytes(),
         }
     }
 
@@ -76,6 +95,7 @@ impl Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.has_sample_files(),
             Kind::Lmdb(_) => false,
+            Kind::Indexed(indexed) => indexed.has_sample_files(),
         }
     }
 
@@ -84,13 +104,14 @@ impl Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.bytes_of_file(file),
             Kind::Lmdb(lmdb) => lmdb.file_bytes(),
+            Kind::Indexed(indexed) => indexed.bytes_of_file(file),
         }
     }
 
     /// The leaves of the tree through which a cursor walks; none but of LMDB.
     pub(crate) fn leaves(&self) -> &[Leaf] {
         match &self.0 {
-            Kind::Uniform(_) => &[],
+            Kind::Uniform(_) | Kind::Indexed(_) => &[],
             Kind::Lmdb(lmdb) => lmdb.leaves(),
         }
     }
@@ -98,7 +119,7 @@ impl Places {
     /// Leaves below a branch of that tree.
     pub(crate) fn leaves_of_branch(&self) -> usize {
         match &self.0 {
-            Kind::Uniform(_) => 0,
+            Kind::Uniform(_) | Kind::Indexed(_) => 0,
             Kind::Lmdb(lmdb) => lmdb.leaves_of_branch(),
         }
     }
@@ -111,6 +132,7 @@ impl SamplePlaces for Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.samples(),
             Kind::Lmdb(lmdb) => lmdb.samples(),
+            Kind::Indexed(indexed) => indexed.samples(),
         }
     }
 
@@ -118,6 +140,7 @@ impl SamplePlaces for Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.shard_bytes(),
             Kind::Lmdb(lmdb) => lmdb.shard_bytes(),
+            Kind::Indexed(indexed) => indexed.shard_bytes(),
         }
     }
 
@@ -125,6 +148,10 @@ impl SamplePlaces for Places {
         match &self.0 {
             Kind::Uniform(uniform) => uniform.locate(ids, out),
             Kind::Lmdb(lmdb) => lmdb.locate(ids, out),
+            Kind::Indexed(indexed) => {
+                indexed.locate(ids, out);
+                Ok(())
+            }
         }
     }
 }
