@@ -44,7 +44,7 @@ pub use daemon::{Caller, ClientId, Daemon, Reply, Service};
 pub use error::HostError;
 pub use event_count::EventCount;
 pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_length, sealed_memfd};
-pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
+pub use memory_limits::{available_bytes, limit_bytes, physical_bytes};
 pub use memory_refusal::{MemoryRefusal, address_left_bytes};
 pub use open_files::allow_open_files;
 pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};

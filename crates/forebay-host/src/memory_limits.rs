@@ -10,12 +10,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of
-/// 110 KB on 16 ranks.
-const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
-/// The default budget is the limit divided by this.
-const DEFAULT_PART: u64 = 4;
-
 /// Bytes available now: the minimum of the system and all control groups of this process.
 pub fn available_bytes() -> u64 {
     Machine::this().available_bytes()
@@ -29,11 +23,6 @@ pub fn limit_bytes() -> u64 {
 /// Memory of the machine \[bytes\].
 pub fn physical_bytes() -> u64 {
     Machine::this().physical_bytes()
-}
-
-/// Default budget of a job on a node: a quarter of [`limit_bytes`], at most 2.5 GiB.
-pub fn default_memory_bytes() -> u64 {
-    (limit_bytes() / DEFAULT_PART).min(MAX_DEFAULT_BYTES)
 }
 
 /// Paths of the kernel's files; tests use their own.
@@ -285,6 +274,5 @@ mod tests {
     fn this_machine_has_memory_and_the_default_is_a_part_of_it() {
         assert!(available_bytes() > 0 && available_bytes() < u64::MAX);
         assert!(limit_bytes() <= physical_bytes() && physical_bytes() < u64::MAX);
-        assert!(default_memory_bytes() <= limit_bytes() / 4 && default_memory_bytes() <= 2560 * MIB);
     }
 }

@@ -21,7 +21,7 @@ pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Er
     let owner = options.budget_owner();
     let facts = MemoryFacts {
         requested_bytes: options.node_memory_bytes,
-        default_bytes: host::default_memory_bytes(),
+        default_bytes: config::default_memory_bytes(host::limit_bytes()),
         free_bytes: host::available_bytes(),
         address_left_bytes: address_left,
         held_bytes: memory_ledger::taken_bytes(owner),

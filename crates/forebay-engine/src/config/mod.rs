@@ -33,7 +33,6 @@ use crate::dataset::drawn_bytes::drawn_bytes;
 use crate::dataset::field_decoders::{Decoding, decode_threads};
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
-use crate::shm::region::control_bytes;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -131,7 +130,7 @@ pub fn decide(
         },
         has_tiers_of_shares: has_tiers && has_shares,
     };
-    let JobPlan { settings, copy_buffer_bytes } = decide_job(&facts, &control_bytes)
+    let JobPlan { settings, copy_buffer_bytes } = decide_job(&facts)
         .map_err(|JobTooLarge { least, budget }| memory::too_small(options, &budget, order.kind(), least))?;
     let fallbacks = without_effect(options, &settings, order.kind(), files.direct_refused());
     Ok(Decision { settings, data, storage, copy_buffer_bytes, fallbacks })

@@ -23,6 +23,7 @@ use forebay_format::{
 use forebay_host as host;
 use forebay_image::{ImageDecoder, SampleKey};
 use forebay_io::file_system_at;
+use forebay_plan::config::default_memory_bytes;
 use forebay_plan::kept_by_id_bytes;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::{Deserialize, Serialize};
@@ -135,7 +136,7 @@ impl IndexedDataset {
             files: OnceLock::new(),
             decoders: FieldDecoders::new(),
             decoding: OnceLock::new(),
-            decoded: Arc::new(DecodedUnits::new(kept_by_id_bytes(host::default_memory_bytes()))),
+            decoded: Arc::new(DecodedUnits::new(kept_by_id_bytes(default_memory_bytes(host::limit_bytes())))),
         })
     }
 

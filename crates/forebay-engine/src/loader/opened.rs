@@ -82,8 +82,8 @@ impl Opened {
             }
         };
         let settings = &decided.reply.settings;
-        let (access, has_roots) = (settings.access, settings.mode.has_roots());
-        let mapped = mappings.clone().map(|mappings| MappedFiles { mappings, access, has_roots });
+        let (access, leaves_faults) = (settings.access, settings.leaves_faults_to_ranks());
+        let mapped = mappings.clone().map(|mappings| MappedFiles { mappings, access, leaves_faults });
         let levels: [Option<Arc<dyn NearLevel>>; 4] = [
             store.clone().map(|store| store as _),
             residents.map(|residents| residents as _),

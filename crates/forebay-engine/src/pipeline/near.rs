@@ -99,8 +99,9 @@ impl NearLevel for TieredFiles {
 pub(crate) struct MappedFiles {
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) access: AccessChoice,
-    /// Whether the node's roots alone touch storage.
-    pub(crate) has_roots: bool,
+    /// Whether ranks copy from blocks whose pages are missing
+    /// ([`Settings::leaves_faults_to_ranks`](forebay_plan::config::Settings::leaves_faults_to_ranks)).
+    pub(crate) leaves_faults: bool,
 }
 
 impl NearLevel for MappedFiles {
@@ -119,7 +120,7 @@ impl NearLevel for MappedFiles {
 
     fn holds(&self, Extent { shard, offset, length }: Extent) -> Option<Level> {
         let may_copy = match self.access {
-            AccessChoice::Mmap => !self.has_roots,
+            AccessChoice::Mmap => self.leaves_faults,
             _ => self.mappings.resident(shard, offset, length),
         };
         may_copy.then_some(Level::PageCache)
@@ -194,14 +195,15 @@ mod tests {
         std::fs::write(&file, [7; 10_000]).unwrap();
         let files = Arc::new(ShardFiles::open(&[(file.path().to_owned(), 10_000)], false).unwrap());
         let mappings = Arc::new(Mappings::open(&files).unwrap());
-        let level = |access, has_roots| MappedFiles { mappings: Arc::clone(&mappings), access, has_roots };
+        let level =
+            |access, leaves_faults| MappedFiles { mappings: Arc::clone(&mappings), access, leaves_faults };
         let (inside, beyond) = (extent(0, 9_000, 1_000), extent(0, 9_001, 1_000));
         let found = Some((Level::PageCache, &[7; 1_000][..]));
-        for has_roots in [false, true] {
-            let mapped = level(AccessChoice::Mmap, has_roots);
+        for leaves_faults in [false, true] {
+            let mapped = level(AccessChoice::Mmap, leaves_faults);
             assert_eq!((mapped.find(inside), mapped.find(beyond)), (found, None));
-            assert_eq!(mapped.holds(inside), (!has_roots).then_some(Level::PageCache));
-            let resident = level(AccessChoice::Auto, has_roots);
+            assert_eq!(mapped.holds(inside), leaves_faults.then_some(Level::PageCache));
+            let resident = level(AccessChoice::Auto, false);
             // Whether the pages are resident, only the system can tell.
             assert_eq!(resident.find(inside).is_some(), resident.holds(inside).is_some());
             assert_eq!((resident.find_held(inside), resident.find(beyond)), (found, None));

@@ -15,10 +15,9 @@
 //! for a step that was not published. `tests/loom_locations.rs` checks all interleavings.
 
 use forebay_host::sync::atomic::{AtomicU64, Ordering};
+use forebay_plan::config::LOCATION_WORDS as WORDS;
 use forebay_types::{Extent, SampleLocation, ShardId};
 
-/// Words of a location.
-const WORDS: usize = 4;
 /// In place of an offset: the root could not locate the sample; the planner uses the index.
 const UNKNOWN: u64 = u64::MAX;
 

@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_host::{EventCount, HostError, Map};
-use forebay_plan::config::RegionSizes;
+use forebay_plan::config::{
+    RANK_SLOT_BYTES, READER_SLOT_BYTES, REGION_HEADER_BYTES, RegionLayout, RegionSizes,
+};
 
 use crate::error::Error;
 use crate::mesh::{Conflict, PeerFailure};
@@ -159,37 +161,16 @@ pub struct ReaderSlot {
     pub seeking: AtomicU64,
 }
 
-/// Where the parts begin \[bytes\].
-#[derive(Clone, Copy)]
-struct Offsets {
-    ranks: usize,
-    readers: usize,
-    words: usize,
-    locations: usize,
-    staging: usize,
-    buffers: usize,
-}
-
-impl Offsets {
-    fn new(sizes: &RegionSizes) -> Self {
-        let ranks = size_of::<RegionHeader>();
-        let readers = ranks + sizes.ranks * size_of::<RankSlot>();
-        let words = readers + sizes.readers * size_of::<ReaderSlot>();
-        let locations = words + sizes.blocks * 8;
-        let staging = (locations + location_words(sizes) * 8).next_multiple_of(ALIGN as usize);
-        let buffers = staging + sizes.staging_bytes as usize;
-        Self { ranks, readers, words, locations, staging, buffers }
-    }
-}
+/// [`RegionLayout`] knows their sizes. Those of a model of the memory (loom) differ.
+#[cfg(not(loom))]
+const _: () = assert!(
+    size_of::<RegionHeader>() == REGION_HEADER_BYTES
+        && size_of::<RankSlot>() == RANK_SLOT_BYTES
+        && size_of::<ReaderSlot>() == READER_SLOT_BYTES
+);
 
 fn location_words(sizes: &RegionSizes) -> usize {
     LocationRing::words(sizes.location_steps, sizes.step_needs)
-}
-
-/// Size of the control part of a region \[bytes\].
-#[must_use]
-pub fn control_bytes(sizes: &RegionSizes) -> u64 {
-    Offsets::new(sizes).staging as u64
 }
 
 /// The mapped region.
@@ -198,16 +179,16 @@ pub struct Region {
     /// The memory itself, to query how much of it is allocated.
     fd: OwnedFd,
     layout: RegionSizes,
-    at: Offsets,
+    at: RegionLayout,
 }
 
 impl Region {
     /// Maps a region that the leader made (`sealed_memfd` of all its bytes).
     pub fn map(fd: impl AsFd, layout: RegionSizes) -> Result<Self, Error> {
         assert!(layout.staging_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
-        let map = Map::shared(fd.as_fd(), layout.total_bytes(control_bytes(&layout)) as usize)?;
+        let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
         let fd = fd.as_fd().try_clone_to_owned().map_err(HostError::system("keep shared memory"))?;
-        let at = Offsets::new(&layout);
+        let at = RegionLayout::new(&layout);
         Ok(Self { map, fd, layout, at })
     }
 

@@ -7,7 +7,7 @@
 //! 4. [`decide_tiering`](super::decide_tiering): what is copied to the tiers, by the order that
 //!    follows from 3.
 
-use super::sizing::{BudgetTooSmall, RegionSizes};
+use super::sizing::BudgetTooSmall;
 use super::tiers::gap_bytes_of_shares;
 use super::{Budget, DataFacts, ReadOptions, Readers, Settings, StorageFacts, decide};
 use crate::order::{Order, OrderKind};
@@ -57,19 +57,16 @@ pub struct JobTooLarge {
     pub budget: Budget,
 }
 
-/// Decides for a node. `control_bytes` is the size of the control part of a region.
+/// Decides for a node.
 ///
 /// # Errors
 /// A budget that is too small even with few copies.
-pub fn decide_job(
-    facts: &JobFacts<'_>,
-    control_bytes: &dyn Fn(&RegionSizes) -> u64,
-) -> Result<JobPlan, JobTooLarge> {
+pub fn decide_job(facts: &JobFacts<'_>) -> Result<JobPlan, JobTooLarge> {
     let &JobFacts { options, data, storage, order, .. } = facts;
     let mut copy_buffer_bytes = facts.copy_buffer_bytes;
     loop {
         let budget = facts.budget.beside(copy_buffer_bytes * options.node_ranks as u64);
-        match decide(options, data, storage, order, &budget, control_bytes) {
+        match decide(options, data, storage, order, &budget) {
             Ok(mut settings) => {
                 if facts.has_tiers_of_shares {
                     settings.limits.gap_bytes = gap_bytes_of_shares(settings.limits.gap_bytes);
@@ -161,7 +158,7 @@ mod tests {
             copy_buffer_bytes,
             has_tiers_of_shares: tiers_of_shares,
         };
-        decide_job(&facts, &|_| 4096)
+        decide_job(&facts)
     }
 
     #[test]

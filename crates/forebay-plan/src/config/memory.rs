@@ -8,6 +8,11 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of
+/// 110 KB on 16 ranks.
+const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
+/// The default budget is the memory of the node divided by this.
+const DEFAULT_PART: u64 = 4;
 /// Divisor of the remaining address space for the default budget.
 const DEFAULT_ADDRESS_PART: u64 = 2;
 /// Divisor of the remaining address space for a mapping of the dataset.
@@ -83,6 +88,13 @@ impl Budget {
     }
 }
 
+/// Default budget of a job on a node whose memory, or the limit of its control group, is
+/// `limit_bytes`: a quarter of it, at most 2.5 GiB.
+#[must_use]
+pub fn default_memory_bytes(limit_bytes: u64) -> u64 {
+    (limit_bytes / DEFAULT_PART).min(MAX_DEFAULT_BYTES)
+}
+
 /// The memory that a loader may use.
 ///
 /// # Errors
@@ -127,6 +139,13 @@ mod tests {
             free_bytes: 8192 * MIB,
             address_left_bytes: address_mib.map(|mib| mib * MIB),
             held_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_default_is_a_quarter_of_the_memory_up_to_a_maximum() {
+        for (limit_mib, default_mib) in [(0, 0), (1024, 256), (10_240, 2560), (131_072, 2560)] {
+            assert_eq!(default_memory_bytes(limit_mib * MIB), default_mib * MIB);
         }
     }
 

@@ -5,12 +5,14 @@
 //! changes which samples are delivered: only the order does. `decide_job` has the order of the
 //! decisions. `memory` bounds the memory of a
 //! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes,
-//! `threads` how many threads gather, `tiers` how storage tiers are used.
+//! `region_layout` where its parts are, `threads` how many threads gather, `tiers` how storage
+//! tiers are used.
 
 mod decide_job;
 mod facts;
 mod io_mode;
 mod memory;
+mod region_layout;
 mod sizing;
 pub(crate) mod stream_choice;
 mod threads;
@@ -23,9 +25,12 @@ pub use self::facts::{
     AccessChoice, DataFacts, DirectIo, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts, StorageKind,
 };
 pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, wants_direct};
-pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
+pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, default_memory_bytes, may_map};
+pub use self::region_layout::{
+    LOCATION_WORDS, RANK_SLOT_BYTES, READER_SLOT_BYTES, REGION_HEADER_BYTES, RegionLayout, RegionSizes,
+};
 use self::sizing::Load;
-pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
+pub use self::sizing::{BudgetTooSmall, ragged_bytes};
 pub use self::threads::{
     CallerFillFacts, GatherFacts, fills_in_caller, gather_threads, leaves_others_asleep, server_threads,
 };
@@ -100,7 +105,16 @@ pub struct Settings {
     pub on_loan: bool,
 }
 
-/// Decides for a node. `control_bytes` is the size of the control part of a region.
+impl Settings {
+    /// Whether readers leave blocks in the mapping of the files, and ranks take the page faults
+    /// when they copy their samples: roots take them for their node.
+    #[must_use]
+    pub fn leaves_faults_to_ranks(&self) -> bool {
+        self.access == AccessChoice::Mmap && !self.mode.has_roots()
+    }
+}
+
+/// Decides for a node.
 ///
 /// # Errors
 /// A budget that is too small.
@@ -110,7 +124,6 @@ pub fn decide(
     storage: &StorageFacts,
     order: &Order,
     budget: &Budget,
-    control_bytes: &dyn Fn(&RegionSizes) -> u64,
 ) -> Result<Settings, BudgetTooSmall> {
     let mean_bytes = data.mean_record_bytes();
     // Size of one sample in the staging ring: its record and the padding between records.
@@ -119,7 +132,7 @@ pub fn decide(
     let step_samples = order.spec().batch * options.node_ranks as u64;
     let step_bytes = (step_samples as f64 * staged_bytes) as u64;
     let choice = IoChoice::new(options, data, storage, order.kind(), step_bytes);
-    let load = Load { options, data, order, choice: &choice, staged_bytes, step_bytes, control_bytes };
+    let load = Load { options, data, order, choice: &choice, staged_bytes, step_bytes };
     let sizes = load.fit(budget)?;
     let (group_samples, group_window) = match order.kind() {
         OrderKind::Group { samples, window } => (samples, window),

@@ -1,12 +1,12 @@
 //! How large the parts of the shared region are, within the budget.
 
 use forebay_types::{Field, Layout};
-use serde::{Deserialize, Serialize};
 
 use super::MIB;
 use super::facts::{DataFacts, ReadOptions};
 use super::io_mode::IoChoice;
 use super::memory::Budget;
+use super::region_layout::{RegionLayout, RegionSizes};
 use crate::order::{Order, OrderKind};
 
 /// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
@@ -37,35 +37,6 @@ const STAGING_STEP_BYTES: u64 = 64 * 1024;
 /// Part of what may be lent that a loader on loan takes: one in this many, so that as many are
 /// iterated at once.
 const LOAN_PART: u64 = 8;
-
-/// Sizes of the parts of a node's shared region; the same in all its processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RegionSizes {
-    /// Ranks on the node.
-    pub ranks: usize,
-    /// Readers on the node.
-    pub readers: usize,
-    /// Block words, which is how many blocks can be alive at once.
-    pub blocks: usize,
-    /// Steps whose sample locations are kept in shared memory; 0 where no roots locate samples.
-    pub location_steps: u64,
-    /// Samples of all ranks of the node in one step.
-    pub step_needs: u64,
-    /// Size of the staging ring \[bytes\].
-    pub staging_bytes: u64,
-    /// Size of one batch buffer \[bytes\].
-    pub buffer_bytes: u64,
-    /// Batch buffers per rank.
-    pub buffers: usize,
-}
-
-impl RegionSizes {
-    /// Size of everything, with a control part of `control_bytes` \[bytes\].
-    #[must_use]
-    pub fn total_bytes(&self, control_bytes: u64) -> u64 {
-        control_bytes + self.staging_bytes + self.buffer_bytes * (self.buffers * self.ranks) as u64
-    }
-}
 
 /// The parts of the region, and what goes with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +96,6 @@ pub(super) struct Load<'a> {
     pub(super) staged_bytes: f64,
     /// What a step of the node costs there \[bytes\].
     pub(super) step_bytes: u64,
-    /// Size of the control part of a region.
-    pub(super) control_bytes: &'a dyn Fn(&RegionSizes) -> u64,
 }
 
 impl Load<'_> {
@@ -162,15 +131,14 @@ impl Load<'_> {
                 total = self.size(&mut region, less);
             }
         }
-        let control_bytes = (self.control_bytes)(&region);
         Ok(Sizes {
-            region_bytes: region.total_bytes(control_bytes),
+            region_bytes: region.total_bytes(),
             memory_bytes,
             on_loan,
             first_segment_steps: self
                 .segment_steps(region.staging_bytes, FIRST_SEGMENT_BYTES.min(segment_bytes)),
             segment_steps: self.segment_steps(region.staging_bytes, segment_bytes),
-            minimum_bytes: control_bytes
+            minimum_bytes: RegionLayout::new(&region).control_bytes()
                 + self.rounded(min_staging)
                 + 2 * region.buffer_bytes * region.ranks as u64,
             region,
@@ -256,7 +224,7 @@ impl Load<'_> {
             region.location_steps =
                 LOCATE_AHEAD_SEGMENTS * self.segment_steps(region.staging_bytes, self.choice.segment_bytes);
         }
-        region.total_bytes((self.control_bytes)(region))
+        region.total_bytes()
     }
 }
 
@@ -273,8 +241,6 @@ mod tests {
     const RECORD_BYTES: u64 = 100 << 10;
     const SAMPLES: u64 = 100_000;
     const GROUP: OrderKind = OrderKind::Group { samples: 16, window: 4 };
-    /// Of a region with 100 blocks.
-    const CONTROL_BYTES: u64 = 4096;
 
     fn budget(left_mib: u64) -> Budget {
         Budget {
@@ -329,7 +295,7 @@ mod tests {
             lanes: None,
         };
         let order = Order::new(spec).unwrap();
-        decide(options, &data, &storage, &order, budget, &|_| CONTROL_BYTES)
+        decide(options, &data, &storage, &order, budget)
     }
 
     #[test]
@@ -341,7 +307,7 @@ mod tests {
         assert_eq!((settings.first_segment_steps, settings.segment_steps), (1, 2));
         assert_eq!(region.blocks as u64, 64 * MIB / STAGING_STEP_BYTES);
         let buffers = 8 * RANKS * 16 * RECORD_BYTES;
-        assert_eq!(settings.region_bytes, CONTROL_BYTES + 64 * MIB + buffers);
+        assert_eq!(settings.region_bytes, RegionLayout::new(region).control_bytes() + 64 * MIB + buffers);
         assert_eq!((settings.memory_bytes, settings.on_loan), (4096 * MIB, false));
     }
 

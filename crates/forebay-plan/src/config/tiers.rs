@@ -254,7 +254,7 @@ mod tests {
             is_cut: false,
             is_half_of_address_space: false,
         };
-        decide(&ReadOptions::new(1), &data, &storage, order, &budget, &|_| 4096).unwrap()
+        decide(&ReadOptions::new(1), &data, &storage, order, &budget).unwrap()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{ReadAheadRules, Spec};
 use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
-    StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, wants_direct,
+    StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, default_memory_bytes, wants_direct,
 };
 use forebay_plan::options::{LoaderOptions, OrderChoice, StoreChoice, StrategyChoice, TierOptions, TierSpec};
 use forebay_plan::{LastBatch, Order, OrderKind, STREAM_CONTROL_BYTES, default_group, stream_buffer_bytes};
@@ -19,12 +19,6 @@ use crate::error::Error;
 use crate::places::Places;
 use crate::program::Program;
 use crate::tier::Tier;
-
-/// Default memory of a loader: a quarter of that of the node, at most this \[B\].
-const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
-const DEFAULT_PART: u64 = 4;
-/// What the control part of a region takes, about \[B\].
-const CONTROL_BYTES: u64 = 1 << 20;
 
 /// A job: a dataset on a file system, ranks, and what their loaders are asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -220,7 +214,7 @@ impl Job {
             },
             has_tiers_of_shares: has_tiers && has_shares,
         };
-        let plan = decide_job(&facts, &|_| CONTROL_BYTES).map_err(|JobTooLarge { least, budget }| {
+        let plan = decide_job(&facts).map_err(|JobTooLarge { least, budget }| {
             Error::Memory {
                 minimum_bytes: least.minimum_bytes,
                 buffer_bytes: least.buffer_bytes,
@@ -325,7 +319,7 @@ impl Job {
         let memory_bytes = self.machine.memory_bytes;
         let facts = MemoryFacts {
             requested_bytes: self.node_memory_bytes,
-            default_bytes: (memory_bytes / DEFAULT_PART).min(MAX_DEFAULT_BYTES),
+            default_bytes: default_memory_bytes(memory_bytes),
             free_bytes: memory_bytes,
             address_left_bytes: None,
             held_bytes: 0,
