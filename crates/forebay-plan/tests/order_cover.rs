@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use crate::order_common::{
     batch, batches, batches_keeping, cases, epoch, global_batch, orders, places, pool, shares,
 };
-use forebay_plan::{LastBatch, Order, OrderKind, OrderSpec};
+use forebay_plan::{LastBatch, Order, OrderKind, OrderSpec, PermutationCache};
+use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
 fn counts(samples: &[u64]) -> HashMap<u64, u64> {
@@ -48,6 +49,24 @@ proptest! {
     #[test]
     fn what_batches_keep_for_each_other_changes_none(order in orders(), places in places()) {
         prop_assert_eq!(batches_keeping(&order, &places), batches(&order, &places));
+    }
+
+    #[test]
+    fn batches_of_ranks_are_those_of_each_rank_in_turn(
+        order in orders(),
+        from in 0..3_u64,
+        step in any::<prop::sample::Index>(),
+    ) {
+        let step = from * order.steps_per_epoch() + step.index(order.steps_per_epoch() as usize) as u64;
+        if matches!(order.kind(), OrderKind::Given { .. }) {
+            return Ok(());
+        }
+        let (mut kept, mut found) = (PermutationCache::default(), vec![SampleId(0)]);
+        let ranks = (0..order.spec().ranks as u32).map(Rank);
+        order.batches_of_ranks(step, ranks, &mut kept, &mut found);
+        let found: Vec<u64> = found.iter().map(|id| id.0).collect();
+        let steps = order.steps_per_epoch();
+        prop_assert_eq!(found, global_batch(&order, step / steps, step % steps));
     }
 
     #[test]

@@ -558,6 +558,27 @@ impl Order {
         self.batch_keeping(epoch, step, rank, given, &mut PermutationCache::default(), out);
     }
 
+    /// The samples of several ranks at a step of the job, counted over all epochs: rank by rank,
+    /// each by slot. Clears `out` first; for orders that need no ids ([`Order::batch`]).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn batches_of_ranks(
+        &self,
+        step: u64,
+        ranks: impl IntoIterator<Item = Rank>,
+        kept: &mut PermutationCache,
+        out: &mut Vec<SampleId>,
+    ) {
+        let (epoch, within) = (step / self.steps.count, step % self.steps.count);
+        let mut batch = Vec::new();
+        out.clear();
+        for rank in ranks {
+            self.batch_keeping(epoch, within, rank, None, kept, &mut batch);
+            out.append(&mut batch);
+        }
+    }
+
     /// [`Order::batch`] for a caller that takes many batches of this order: `kept` is what they
     /// share, and may come from any other of them.
     ///

@@ -113,19 +113,7 @@ impl Walker {
 
     /// The samples of ranks at a step.
     pub(crate) fn samples(&mut self, step: u64, ranks: impl IntoIterator<Item = Rank>) -> &[SampleId] {
-        let order = &self.task.order;
-        let per_epoch = order.steps_per_epoch();
-        self.ids.clear();
-        for rank in ranks {
-            order.batch_keeping(
-                step / per_epoch,
-                step % per_epoch,
-                rank,
-                None,
-                &mut self.kept,
-                &mut self.ids,
-            );
-        }
+        self.task.order.batches_of_ranks(step, ranks, &mut self.kept, &mut self.ids);
         &self.ids
     }
 }
