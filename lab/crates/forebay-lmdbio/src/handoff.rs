@@ -15,20 +15,15 @@
 //! records in between. So does a root whose process is no leader. A range whose node has left is
 //! skipped. This is slow but correct.
 //!
-//! Waiting is a state machine: [`Handoff::begin`] says whether there is a cursor to wait for,
-//! [`Handoff::poll`] what the time and the inbox make of the wait. Neither reads a clock or blocks;
-//! [`Handoff::wait`] does both for them.
+//! This is a state machine: [`Handoff::begin`] says whether there is a cursor to wait for,
+//! [`Handoff::poll`] what the time and the inbox make of the wait, [`Handoff::next_roots`] where a
+//! cursor goes. None of them reads a clock, sends or blocks: `handoff_host.rs` does that in a
+//! loader, a simulator in virtual time.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_plan::{LocatorHost, LocatorTask, SendError};
-
-/// How long a root waits for the cursor while its ranks wait for samples: many times what a range
-/// takes.
-const GRACE: Duration = Duration::from_secs(2);
 /// Cursors that are stored for later ranges; a few are in flight when nodes proceed alone.
 const MAX_KEPT: usize = 64;
 /// Bytes before the cursor.
@@ -44,19 +39,21 @@ struct RankRange {
 
 /// What a root knows while it waits for a cursor.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WaitFacts {
+pub struct WaitFacts {
     /// How long it has waited.
-    waited: Duration,
+    pub waited: Duration,
     /// The session has ended.
-    is_stopped: bool,
+    pub is_stopped: bool,
     /// A rank of the node has all samples before the step, and lacks those of the step.
-    is_starving: bool,
+    pub is_starving: bool,
 }
 
 /// What a root finds in its inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Inbox {
+pub enum Inbox {
+    /// A message of another root.
     Message(Vec<u8>),
+    /// No message.
     Empty,
     /// No message can be sent or received any more.
     Closed,
@@ -64,7 +61,7 @@ pub(crate) enum Inbox {
 
 /// The state of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// The cursor is there.
     Cursor(Vec<u8>),
     /// The root proceeds from its last position.
@@ -73,8 +70,27 @@ pub(crate) enum Wait {
     Pending,
 }
 
+/// A root that a cursor goes to: that of a node, which walks over a range of ranks at a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextRoot {
+    /// Index of the node.
+    pub node: usize,
+    /// Step.
+    pub step: u64,
+    /// Number of the range.
+    pub range: u32,
+}
+
+impl NextRoot {
+    /// The message that brings it the cursor.
+    #[must_use]
+    pub fn message(&self, cursor: &[u8]) -> Vec<u8> {
+        [&self.step.to_le_bytes()[..], &self.range.to_le_bytes(), cursor].concat()
+    }
+}
+
 /// A root's side of the handoff.
-pub(crate) struct Handoff {
+pub struct Handoff {
     node: Option<usize>,
     /// First step of the session.
     start: u64,
@@ -87,50 +103,27 @@ pub(crate) struct Handoff {
 }
 
 impl Handoff {
-    pub(crate) fn new(task: &LocatorTask) -> Self {
-        let node_of = |rank: u32| task.nodes.iter().position(|ranks| ranks.contains(&rank));
-        let ranges = rank_ranges((0..task.order.spec().ranks as u32).map(node_of));
-        let (node, start) = (Some(task.node), task.start);
+    /// How long a root waits for the cursor while its ranks wait for samples: many times what a
+    /// range takes.
+    pub const GRACE: Duration = Duration::from_secs(2);
+
+    /// The side of the root of a node, in a session that begins at step `start`. `nodes` are those
+    /// of the ranks of the job, in their order; `None`: a node without a link.
+    #[must_use]
+    pub fn new(node: usize, start: u64, nodes: impl Iterator<Item = Option<usize>>) -> Self {
+        let (node, ranges) = (Some(node), rank_ranges(nodes));
         Self { node, start, ranges, kept: BTreeMap::new(), expects: true, closed: false }
     }
 
     /// The ranges of this node in a step: number and ranks.
-    pub(crate) fn own_ranges(&self) -> Vec<(u32, Range<u32>)> {
+    #[must_use]
+    pub fn own_ranges(&self) -> Vec<(u32, Range<u32>)> {
         let own = (0..).zip(&self.ranges).filter(|(_, range)| range.node == self.node);
         own.map(|(number, range)| (number, range.ranks.clone())).collect()
     }
 
-    /// Waits for the cursor of a range; `None`: the root proceeds from its last position.
-    pub(crate) fn wait(&mut self, step: u64, range: u32, host: &dyn LocatorHost) -> Option<Vec<u8>> {
-        let begun = Instant::now();
-        let mut state = if host.is_linked() { self.begin(step, range) } else { Wait::Alone };
-        loop {
-            match state {
-                Wait::Cursor(cursor) => return Some(cursor),
-                Wait::Alone => return None,
-                Wait::Pending => {}
-            }
-            let facts = Cell::new(WaitFacts::default());
-            let stop = || {
-                let waited = begun.elapsed();
-                facts.set(WaitFacts {
-                    waited,
-                    is_stopped: host.is_stopped(),
-                    is_starving: host.is_starving(step),
-                });
-                self.gives_up(facts.get())
-            };
-            let inbox = match host.receive(&stop) {
-                Ok(Some(message)) => Inbox::Message(message),
-                Ok(None) => Inbox::Empty,
-                Err(_) => Inbox::Closed,
-            };
-            state = self.poll(step, range, facts.get(), &inbox);
-        }
-    }
-
     /// Begins to wait for the cursor of a range.
-    pub(crate) fn begin(&mut self, step: u64, range: u32) -> Wait {
+    pub fn begin(&mut self, step: u64, range: u32) -> Wait {
         let before = (range as usize + self.ranges.len() - 1) % self.ranges.len();
         if self.closed || self.ranges[before].node == self.node || (step, range) == (self.start, 0) {
             return Wait::Alone;
@@ -140,7 +133,7 @@ impl Handoff {
     }
 
     /// Goes on with a wait: takes a message, and decides whether to wait on.
-    pub(crate) fn poll(&mut self, step: u64, range: u32, facts: WaitFacts, inbox: &Inbox) -> Wait {
+    pub fn poll(&mut self, step: u64, range: u32, facts: WaitFacts, inbox: &Inbox) -> Wait {
         match inbox {
             Inbox::Message(message) => {
                 self.keep(message, (step, range));
@@ -160,8 +153,9 @@ impl Handoff {
     }
 
     /// Whether a root with an empty inbox proceeds alone.
-    fn gives_up(&self, WaitFacts { waited, is_stopped, is_starving }: WaitFacts) -> bool {
-        !self.expects || is_stopped || (waited > GRACE && is_starving)
+    #[must_use]
+    pub fn gives_up(&self, WaitFacts { waited, is_stopped, is_starving }: WaitFacts) -> bool {
+        !self.expects || is_stopped || (waited > Self::GRACE && is_starving)
     }
 
     /// Takes the cursor of a range, if it has arrived.
@@ -181,42 +175,24 @@ impl Handoff {
         }
     }
 
-    /// Sends the cursor after a range to the root of the next one; returns the bytes that were
-    /// sent.
-    pub(crate) fn pass_on(
-        &mut self,
-        step: u64,
-        range: u32,
-        export: impl FnOnce() -> Vec<u8>,
-        host: &dyn LocatorHost,
-    ) -> u64 {
-        if self.closed || !host.is_linked() {
-            return 0;
-        }
-        let mut export = Some(export);
-        let mut cursor = Vec::new();
-        for ahead in 1..=self.ranges.len() {
+    /// The roots that the cursor after a range goes to: the first one that is not gone. None where
+    /// this root walks on itself, or no message can be sent.
+    pub fn next_roots(&self, step: u64, range: u32) -> impl Iterator<Item = NextRoot> {
+        let ranges = if self.closed { 0 } else { self.ranges.len() };
+        let ahead = (1..=ranges).map(move |ahead| {
             let next = range as usize + ahead;
-            let (step, range) = (step + (next / self.ranges.len()) as u64, next % self.ranges.len());
-            let node = self.ranges[range].node;
-            if node == self.node {
-                return 0;
-            }
-            let Some(node) = node else { continue };
-            if let Some(export) = export.take() {
-                cursor = export();
-            }
-            let message = [&step.to_le_bytes()[..], &(range as u32).to_le_bytes(), &cursor].concat();
-            match host.send(node, message) {
-                Ok(()) => return cursor.len() as u64,
-                Err(SendError::Gone) => {}
-                Err(SendError::Closed) => {
-                    self.closed = true;
-                    return 0;
-                }
-            }
-        }
-        0
+            (step + (next / ranges) as u64, next % ranges)
+        });
+        let others = ahead.take_while(|(_, range)| self.ranges[*range].node != self.node);
+        others.filter_map(|(step, range)| {
+            let node = self.ranges[range].node?;
+            Some(NextRoot { node, step, range: range as u32 })
+        })
+    }
+
+    /// Records that no message can be sent or received any more.
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 }
 
@@ -235,128 +211,53 @@ fn rank_ranges(nodes: impl Iterator<Item = Option<usize>>) -> Vec<RankRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_plan::{LastBatch, LocatorCounter, MappedShards, Order, OrderKind, OrderSpec};
-    use forebay_types::{Extent, Rank, SampleLocation, ShardId};
-    use std::cell::RefCell;
-    use std::collections::VecDeque;
-
-    /// A node whose messages are collected; it stops after it has received all of them.
-    #[derive(Default)]
-    struct Node {
-        gone: Vec<usize>,
-        incoming: RefCell<VecDeque<Vec<u8>>>,
-        sent: RefCell<Vec<(usize, Vec<u8>)>>,
-    }
-
-    impl MappedShards for Node {
-        fn bytes(&self, _: ShardId, _: u64, _: u64) -> Option<&[u8]> {
-            None
-        }
-
-        fn prefetch(&self, _: Extent) -> u64 {
-            0
-        }
-    }
-
-    impl LocatorHost for Node {
-        fn publish(&self, _: usize, _: usize, _: SampleLocation) {}
-
-        fn touch(&self, _: Extent) {}
-
-        fn count(&self, _: LocatorCounter, _: u64) {}
-
-        fn report_refused_cursor(&self, _: String) {}
-
-        fn is_stopped(&self) -> bool {
-            true
-        }
-
-        fn is_starving(&self, _: u64) -> bool {
-            false
-        }
-
-        fn is_linked(&self) -> bool {
-            true
-        }
-
-        fn send(&self, node: usize, message: Vec<u8>) -> Result<(), SendError> {
-            if self.gone.contains(&node) {
-                return Err(SendError::Gone);
-            }
-            self.sent.borrow_mut().push((node, message));
-            Ok(())
-        }
-
-        fn receive(&self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, SendError> {
-            let message = self.incoming.borrow_mut().pop_front();
-            assert!(message.is_some() || stop());
-            Ok(message)
-        }
-    }
 
     /// The handoff of one of three nodes of a rank each.
     fn handoff(node: usize) -> Handoff {
-        let order = Order::new(OrderSpec {
-            kind: OrderKind::Sequential,
-            last_batch: LastBatch::Fill,
-            seed: 0,
-            samples: 90,
-            batch: 2,
-            ranks: 3,
-            lanes: None,
-        });
-        let nodes = vec![vec![0], vec![1], vec![2]];
-        let ranks = vec![Rank(node as u32)];
-        Handoff::new(&LocatorTask { order: order.unwrap(), ranks, start: 5, node, nodes })
+        Handoff::new(node, 5, (0..3).map(Some))
     }
 
     #[test]
-    fn a_cursor_goes_to_the_next_node_that_is_there() {
-        let host = Node::default();
-        assert_eq!(handoff(2).pass_on(5, 2, || b"here".to_vec(), &host), 4);
-        let (node, message) = host.sent.take().pop().unwrap();
-        assert_eq!(node, 0, "the first range of the next step");
-        let (mut next, there) = (handoff(0), Node::default());
-        there.incoming.borrow_mut().push_back(message);
-        assert_eq!(next.wait(6, 0, &there).unwrap(), b"here");
-        let host = Node { gone: vec![0], ..Node::default() };
-        assert_eq!(handoff(2).pass_on(5, 2, || b"here".to_vec(), &host), 4);
-        assert_eq!(host.sent.take()[0].0, 1);
-        let host = Node { gone: vec![0, 1], ..Node::default() };
-        assert_eq!(handoff(2).pass_on(5, 2, || b"here".to_vec(), &host), 0);
+    fn a_cursor_goes_to_the_next_root_and_to_those_after_it_where_that_is_gone() {
+        let next = |handoff: &Handoff, step, range| -> Vec<(usize, u64, u32)> {
+            handoff.next_roots(step, range).map(|root| (root.node, root.step, root.range)).collect()
+        };
+        assert_eq!(next(&handoff(0), 5, 0), [(1, 5, 1), (2, 5, 2)]);
+        assert_eq!(next(&handoff(2), 5, 2), [(0, 6, 0), (1, 6, 1)], "the first ranges of the next step");
+        // Ranks of a node without a link are skipped; a root that comes next sends nothing.
+        let linked = |nodes: [Option<usize>; 4]| Handoff::new(0, 5, nodes.into_iter());
+        assert_eq!(next(&linked([Some(0), None, Some(1), Some(2)]), 5, 0), [(1, 5, 2), (2, 5, 3)]);
+        assert_eq!(next(&linked([Some(0), None, Some(0), Some(1)]), 5, 0), []);
+        assert_eq!(next(&linked([Some(0); 4]), 5, 0), []);
+        let mut closed = handoff(0);
+        closed.close();
+        assert_eq!(next(&closed, 5, 0), []);
     }
 
     #[test]
-    fn cursors_for_later_ranges_are_kept_and_those_for_earlier_ones_dropped() {
-        let message = |step: u64, cursor: &[u8]| [&step.to_le_bytes()[..], &[1, 0, 0, 0], cursor].concat();
-        let (mut handoff, host) = (handoff(1), Node::default());
-        host.incoming.borrow_mut().extend([message(4, b"old"), message(6, b"later"), message(5, b"now")]);
-        assert_eq!(handoff.wait(5, 1, &host).unwrap(), b"now");
-        assert_eq!(handoff.wait(6, 1, &host).unwrap(), b"later");
-        // None arrives: the root proceeds alone.
-        assert_eq!(handoff.wait(7, 1, &host), None);
+    fn a_message_is_one_for_the_root_that_it_is_sent_to() {
+        let root = handoff(2).next_roots(5, 2).next().unwrap();
+        let (mut next, facts) = (handoff(root.node), WaitFacts::default());
+        assert_eq!(next.begin(6, 0), Wait::Pending);
+        let message = Inbox::Message(root.message(b"here"));
+        assert_eq!(next.poll(6, 0, facts, &message), Wait::Cursor(b"here".to_vec()));
     }
 
     #[test]
     fn the_first_range_of_a_session_and_a_node_without_others_wait_for_none() {
-        let host = Node::default();
-        host.incoming.borrow_mut().push_back(Vec::new());
-        assert_eq!(handoff(0).wait(5, 0, &host), None);
-        let mut alone = handoff(0);
-        alone.ranges = rank_ranges([Some(0); 3].into_iter());
-        assert_eq!(alone.wait(6, 0, &host), None);
-        assert_eq!(alone.pass_on(6, 0, Vec::new, &host), 0);
-        assert_eq!(host.incoming.borrow().len(), 1, "nothing was received");
+        assert_eq!(handoff(0).begin(5, 0), Wait::Alone);
+        assert_eq!(handoff(0).begin(6, 0), Wait::Pending);
+        assert_eq!(Handoff::new(0, 5, [Some(0); 3].into_iter()).begin(6, 0), Wait::Alone);
     }
 
     #[test]
     fn a_root_waits_for_the_grace_and_longer_while_no_rank_starves() {
         let empty = WaitFacts::default();
-        let late = WaitFacts { waited: GRACE + Duration::from_millis(1), ..empty };
+        let late = WaitFacts { waited: Handoff::GRACE + Duration::from_millis(1), ..empty };
         for (facts, expected) in [
             (empty, Wait::Pending),
             (WaitFacts { is_starving: true, ..empty }, Wait::Pending),
-            (WaitFacts { waited: GRACE, is_starving: true, ..empty }, Wait::Pending),
+            (WaitFacts { waited: Handoff::GRACE, is_starving: true, ..empty }, Wait::Pending),
             (late, Wait::Pending),
             (WaitFacts { is_starving: true, ..late }, Wait::Alone),
             (WaitFacts { is_stopped: true, ..empty }, Wait::Alone),

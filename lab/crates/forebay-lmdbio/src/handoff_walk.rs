@@ -14,6 +14,7 @@ use forebay_types::{Extent, Located, Piece, Rank, SampleId, SampleLocation, Shar
 
 use crate::cursor_walk::{Walker, check};
 use crate::handoff::Handoff;
+use crate::handoff_host::{of_task, pass_on, receive};
 use crate::page_guess::{PAGE_BYTES, PageGuess};
 
 /// Creates the locators of a job that walk one after another; each node has one.
@@ -39,7 +40,7 @@ impl LocatorFactory for HandoffWalks {
 
     fn locator(&self, task: LocatorTask, index: Arc<Index>) -> BoxedLocator<Error> {
         Box::new(HandoffWalk {
-            handoff: Handoff::new(&task),
+            handoff: of_task(&task),
             walker: Walker::new(&self.dataset, index, task),
             guess: PageGuess::default(),
             guessed_shard: 0,
@@ -81,7 +82,7 @@ impl HandoffWalk {
         if let Some((first, count)) = first {
             self.prefetch(first, count, host)?;
         }
-        if let Some(bytes) = self.handoff.wait(step, number, host) {
+        if let Some(bytes) = receive(&mut self.handoff, step, number, host) {
             if let Err(refused) = self.take(&bytes, first.map(|(first, _)| first), host) {
                 host.report_refused_cursor(format!("the cursor that was handed over: {refused}"));
             }
@@ -101,7 +102,7 @@ impl HandoffWalk {
                 })?;
             }
         }
-        let bytes = self.handoff.pass_on(step, number, || self.walker.export(), host);
+        let bytes = pass_on(&mut self.handoff, step, number, || self.walker.export(), host);
         host.count(LocatorCounter::CursorBytes, bytes);
         if !touches_at_once {
             self.located.iter().for_each(|location| host.touch(location.extent));

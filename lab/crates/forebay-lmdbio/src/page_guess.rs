@@ -26,7 +26,7 @@ const MAX_EXTRA_PAGES: f64 = 256.0;
 
 /// The history of a root in one shard.
 #[derive(Debug, Default)]
-pub(crate) struct PageGuess {
+pub struct PageGuess {
     pages_per_sample: Option<f64>,
     low: f64,
     high: f64,
@@ -45,17 +45,17 @@ fn wrong(right: &Range<u64>) -> Range<u64> {
 
 /// Quality of a guess, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GuessOutcome {
+pub struct GuessOutcome {
     /// Pages that were needed and guessed.
-    pub(crate) hits: u64,
+    pub hits: u64,
     /// Pages that were needed and not guessed.
-    pub(crate) misses: u64,
+    pub misses: u64,
 }
 
 impl PageGuess {
     /// Guesses the pages of the samples `first .. first + count` of the shard; an empty range
     /// without a history.
-    pub(crate) fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
+    pub fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
         self.pages = match self.pages_per_sample {
             None => 0..0,
             Some(each) => {
@@ -76,7 +76,7 @@ impl PageGuess {
 
     /// Records the locations of the samples `first ..` of the shard: offset and length of each
     /// \[bytes\].
-    pub(crate) fn learn(&mut self, first: u64, extents: &[(u64, u64)]) -> GuessOutcome {
+    pub fn learn(&mut self, first: u64, extents: &[(u64, u64)]) -> GuessOutcome {
         let mut outcome = GuessOutcome { hits: 0, misses: 0 };
         let mut starts: Vec<u64> = Vec::with_capacity(extents.len());
         let mut ends: Vec<u64> = Vec::with_capacity(extents.len());
