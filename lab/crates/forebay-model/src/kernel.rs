@@ -1,9 +1,10 @@
 //! Actors in virtual time: a discrete-event kernel that never waits.
 //!
 //! An actor runs until it has to wait. It then asks the kernel to resume it, at a time
-//! ([`Kernel::resume_at`]) or once a condition is notified ([`Kernel::wait`]), and returns. An
-//! actor that asks for neither has ended. Simultaneous events run in the order in which they were
-//! asked for, so that equal runs are equal on every machine.
+//! ([`Kernel::resume_at`]) or once a condition is notified ([`Kernel::wait`]), and returns. If it
+//! asks for several of these, the first one resumes it, and the others are void. An actor that asks
+//! for none has ended. Simultaneous events run in the order in which they were asked for, so that
+//! equal runs are equal on every machine.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -27,16 +28,25 @@ pub struct Condition(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processors(u32);
 
+/// An actor, and how often it had been resumed when it asked to be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    actor: u32,
+    number: u32,
+}
+
 /// Clock, events and conditions.
 #[derive(Debug, Default)]
 pub struct Kernel {
     now: ModelTime,
     current: u32,
-    /// (time, number of the event, actor).
-    events: BinaryHeap<Reverse<(ModelTime, u64, u32)>>,
+    /// How often each actor was resumed: what it asked for before is void.
+    turns: Vec<u32>,
+    /// (time, number of the event, what is resumed).
+    events: BinaryHeap<Reverse<(ModelTime, u64, Turn)>>,
     scheduled: u64,
     /// Waiting actors, by condition.
-    waiting: Vec<Vec<u32>>,
+    waiting: Vec<Vec<Turn>>,
     /// When each processor is free, by group.
     processors: Vec<BinaryHeap<Reverse<ModelTime>>>,
     is_stopped: bool,
@@ -60,7 +70,7 @@ impl Kernel {
 
     /// Resumes the running actor at `time`, or now if that is past.
     pub fn resume_at(&mut self, time: ModelTime) {
-        self.schedule(time, self.current);
+        self.schedule(time, self.turn_of(self.current));
     }
 
     /// Resumes the running actor after `duration` \[ns\].
@@ -76,7 +86,13 @@ impl Kernel {
 
     /// Resumes the running actor when the condition is notified.
     pub fn wait(&mut self, condition: Condition) {
-        self.waiting[condition.0 as usize].push(self.current);
+        let turn = self.turn_of(self.current);
+        let waiting = &mut self.waiting[condition.0 as usize];
+        // It may be on the list from a turn that something else ended.
+        match waiting.last_mut().filter(|last| last.actor == turn.actor) {
+            Some(last) => *last = turn,
+            None => waiting.push(turn),
+        }
     }
 
     /// Resumes all actors that wait for the condition, now, in the order in which they began to.
@@ -88,8 +104,10 @@ impl Kernel {
     pub fn notify_after(&mut self, condition: Condition, delay: u64) {
         let mut waiting = std::mem::take(&mut self.waiting[condition.0 as usize]);
         let time = self.now.saturating_add(delay);
-        for actor in waiting.drain(..) {
-            self.schedule(time, actor);
+        for turn in waiting.drain(..) {
+            if turn == self.turn_of(turn.actor) {
+                self.schedule(time, turn);
+            }
         }
         // None has begun to wait meanwhile: the list keeps its memory.
         self.waiting[condition.0 as usize] = waiting;
@@ -117,15 +135,20 @@ impl Kernel {
 
     /// Begins all actors at time 0, in their order, and runs until none can be resumed.
     pub fn run<W, A: Actor<W>>(&mut self, actors: &mut [A], world: &mut W) {
+        self.turns.resize(self.turns.len().max(actors.len()), 0);
         for actor in 0..actors.len() as u32 {
-            self.schedule(0, actor);
+            self.schedule(0, self.turn_of(actor));
         }
         while !self.is_stopped
-            && let Some(Reverse((time, _, actor))) = self.events.pop()
+            && let Some(Reverse((time, _, turn))) = self.events.pop()
         {
+            if turn != self.turn_of(turn.actor) {
+                continue;
+            }
             self.now = time;
-            self.current = actor;
-            actors[actor as usize].resume(self, world);
+            self.current = turn.actor;
+            self.turns[turn.actor as usize] = turn.number.wrapping_add(1);
+            actors[turn.actor as usize].resume(self, world);
         }
     }
 
@@ -134,8 +157,12 @@ impl Kernel {
         self.is_stopped = true;
     }
 
-    fn schedule(&mut self, time: ModelTime, actor: u32) {
-        self.events.push(Reverse((time.max(self.now), self.scheduled, actor)));
+    fn turn_of(&self, actor: u32) -> Turn {
+        Turn { actor, number: self.turns[actor as usize] }
+    }
+
+    fn schedule(&mut self, time: ModelTime, turn: Turn) {
+        self.events.push(Reverse((time.max(self.now), self.scheduled, turn)));
         self.scheduled += 1;
     }
 }
@@ -156,6 +183,7 @@ mod tests {
         Wait(Condition),
         Notify(Condition),
         Work(Processors, u64),
+        WaitUntil(Condition, u64),
     }
 
     impl Actor<Vec<(ModelTime, char)>> for Doer<'_> {
@@ -166,6 +194,10 @@ mod tests {
                     Action::Sleep(ns) => return kernel.resume_after(ns),
                     Action::Wait(condition) => return kernel.wait(condition),
                     Action::Notify(condition) => kernel.notify(condition),
+                    Action::WaitUntil(condition, ns) => {
+                        kernel.wait(condition);
+                        return kernel.resume_after(ns);
+                    }
                     Action::Work(processors, ns) => {
                         let end = kernel.work(processors, ns);
                         return kernel.resume_at(end);
@@ -201,6 +233,22 @@ mod tests {
         let seen = run(&mut kernel, &[&[Sleep(1), Wait(there)], &[Wait(there)], &[Sleep(4), Notify(there)]]);
         assert_eq!(seen[3..], [(1, 'a'), (4, 'c'), (4, 'b'), (4, 'a')]);
         assert_eq!(run(&mut kernel, &[&[Notify(there)], &[Wait(there)]]), [(4, 'a'), (4, 'b')]);
+    }
+
+    #[test]
+    fn the_first_of_several_resumes_an_actor_and_the_others_are_void() {
+        use Action::{Notify, Sleep, Wait, WaitUntil};
+        let mut kernel = Kernel::default();
+        let (there, later) = (kernel.condition(), kernel.condition());
+        let waits = [WaitUntil(there, 5), WaitUntil(there, 3), Sleep(10), WaitUntil(later, 100)];
+        let seen = run(
+            &mut kernel,
+            &[&waits, &[Sleep(2), Notify(there), Sleep(14), Notify(there), Notify(later)], &[Wait(there)]],
+        );
+        let of = |name| seen.iter().filter(|one| one.1 == name).map(|one| one.0).collect::<Vec<_>>();
+        // Notified at 2; not at 5; timed out at 5, then asleep although it is on the list.
+        assert_eq!(of('a'), [0, 2, 5, 15, 16]);
+        assert_eq!(of('c'), [0, 2]);
     }
 
     #[test]
