@@ -1,5 +1,6 @@
 //! A file system and the nodes that use it: the model, a client per node, and what is in flight.
 use std::collections::BTreeMap;
+use std::ops::Sub;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,21 @@ pub struct ServerResult {
     pub busy_ns: u64,
     /// Time that pieces waited for it, summed \[ns\].
     pub queue_ns: u64,
+}
+
+impl Sub for ServerResult {
+    type Output = ServerResult;
+
+    /// What it did since `before`.
+    fn sub(self, before: ServerResult) -> ServerResult {
+        ServerResult {
+            pieces: self.pieces - before.pieces,
+            bytes: self.bytes - before.bytes,
+            seeks: self.seeks - before.seeks,
+            busy_ns: self.busy_ns - before.busy_ns,
+            queue_ns: self.queue_ns - before.queue_ns,
+        }
+    }
 }
 
 /// What one step of an access did.
@@ -60,6 +76,15 @@ pub struct NodeTraffic {
     pub reads: u64,
     /// Bytes of them \[B\].
     pub read_bytes: u64,
+}
+
+impl Sub for NodeTraffic {
+    type Output = NodeTraffic;
+
+    /// What it asked for since `before`.
+    fn sub(self, before: NodeTraffic) -> NodeTraffic {
+        NodeTraffic { reads: self.reads - before.reads, read_bytes: self.read_bytes - before.read_bytes }
+    }
 }
 
 impl FileSystem {
@@ -146,12 +171,12 @@ impl FileSystem {
 
     /// Goes on with an access until it has to wait; returns until when, or `None` once it is done.
     pub fn advance(&mut self, now: ModelTime, node: NodeId, access: &mut Access) -> Option<ModelTime> {
-        loop {
-            let due = self.step(now, node, access).due?;
-            if due > now {
+        while !access.is_done() {
+            if let Some(due) = self.step(now, node, access).due.filter(|due| *due > now) {
                 return Some(due);
             }
         }
+        None
     }
 
     /// Asks for bytes that a node will need, and returns how many requests that took.
@@ -180,38 +205,59 @@ impl FileSystem {
 /// Bytes in flight to the page cache of a node.
 #[derive(Debug, Default)]
 struct InFlight {
-    /// (file, end of the bytes) → (their begin, arrival). Bytes may be in flight twice, if they
-    /// were evicted before they arrived.
-    arrivals: BTreeMap<(FileId, u64), (u64, ModelTime)>,
-    /// Length of the longest entry so far.
-    longest: u64,
+    /// By length, in powers of two: few of each are near any place. Bytes may be in flight twice,
+    /// if they were evicted before they arrived.
+    by_length: Vec<Arrivals>,
+    /// Powers for which there are arrivals.
+    lengths: u64,
+}
+
+/// Bytes in flight of at most some length.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// (file, end of the bytes) → (their begin, arrival).
+    entries: BTreeMap<(FileId, u64), (u64, ModelTime)>,
+    /// The last arrival.
+    latest: ModelTime,
     /// Entries that the last purge left.
     kept: usize,
 }
 
 impl InFlight {
     fn add(&mut self, now: ModelTime, file: FileId, pieces: &[Piece]) {
-        // What has arrived is dropped now and then, at a cost that is constant per entry.
-        if self.arrivals.len() > 2 * self.kept + 64 {
-            self.arrivals.retain(|_, (_, due)| *due > now);
-            self.kept = self.arrivals.len();
-        }
         for piece in pieces {
+            let power = piece.bytes.max(1).next_power_of_two().ilog2();
+            self.lengths |= 1 << power;
+            self.by_length.resize_with(self.by_length.len().max(power as usize + 1), Arrivals::default);
+            let arrivals = &mut self.by_length[power as usize];
+            // What has arrived is dropped now and then, at a cost that is constant per entry.
+            if arrivals.entries.len() > 2 * arrivals.kept + 64 {
+                arrivals.entries.retain(|_, (_, due)| *due > now);
+                arrivals.kept = arrivals.entries.len();
+            }
             let end = piece.offset + piece.bytes;
-            let (begin, due) = self.arrivals.entry((file, end)).or_insert((piece.offset, piece.due));
+            let (begin, due) = arrivals.entries.entry((file, end)).or_insert((piece.offset, piece.due));
             *begin = (*begin).min(piece.offset);
             *due = (*due).max(piece.due);
-            self.longest = self.longest.max(end - *begin);
+            arrivals.latest = arrivals.latest.max(piece.due);
         }
     }
 
     /// When the last bytes of a range arrive; now if they are there.
     fn due(&self, now: ModelTime, file: FileId, range: ByteRange) -> ModelTime {
         let end = range.offset + range.length;
-        self.arrivals
-            .range((file, range.offset + 1)..=(file, end.saturating_add(self.longest)))
-            .filter(|(_, (begin, _))| *begin < end)
-            .map(|(_, &(_, due))| due)
-            .fold(now, ModelTime::max)
+        let (mut lengths, mut last) = (self.lengths, now);
+        while lengths != 0 {
+            let power = lengths.trailing_zeros();
+            lengths &= lengths - 1;
+            let arrivals = &self.by_length[power as usize];
+            if arrivals.latest <= last {
+                continue;
+            }
+            let near = (file, range.offset + 1)..(file, end.saturating_add(1 << power));
+            let overlaps = arrivals.entries.range(near).filter(|(_, (begin, _))| *begin < end);
+            last = overlaps.map(|(_, &(_, due))| due).fold(last, ModelTime::max);
+        }
+        last
     }
 }

@@ -68,6 +68,13 @@ pub struct Access {
     begun: bool,
 }
 
+impl Access {
+    /// Whether all its bytes have been asked for.
+    pub(crate) fn is_done(&self) -> bool {
+        self.at >= self.end
+    }
+}
+
 /// The page cache and open files of one node.
 #[derive(Debug)]
 pub struct Client {
@@ -134,7 +141,7 @@ impl Client {
     /// next step; `None` once the access is done.
     pub fn step(&mut self, access: &mut Access, fetches: &mut Vec<ByteRange>) -> Option<ByteRange> {
         fetches.clear();
-        if access.at >= access.end {
+        if access.is_done() {
             return None;
         }
         let open = &mut self.opens[access.open.0 as usize];
