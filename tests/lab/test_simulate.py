@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from forebay_lab.bench.strategies import LADDER
 from forebay_lab.bench.workload import load
 from forebay_lab.simulate.places import of_workload
 from support import run_command, run_command_json
@@ -62,18 +63,47 @@ def test_equal_seeds_give_equal_output(capsys):
 
 
 def test_the_table_has_a_line_for_each_row_and_says_what_is_not_modelled(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,lmm-dm")
+    status, out, _ = run(
+        capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,pylmdb-ownlock"
+    )
     assert status == 0
     lines = out.splitlines()
     assert any(line.split()[:2] == ["4", "forebay@sequential"] for line in lines)
-    assert any(line.split()[:3] == ["4", "lmm-dm@sequential", "skipped"] for line in lines)
-    assert "lmm-dm@sequential: not modelled: a cursor that nodes hand on" in out
+    assert any(line.split()[:3] == ["4", "pylmdb-ownlock@sequential", "skipped"] for line in lines)
+    assert "pylmdb-ownlock@sequential: not modelled: the program pylmdb-ownlock" in out
     assert "not modelled: branches of the tree of an LMDB file" in out
+
+
+def test_the_ladder_has_windows_of_the_rows_that_take_page_faults(capsys):
+    arguments = ("--ranks", "8", "--ranks-per-node", "2", "--global-batch", "512", "--strategies", "ladder")
+    found = run_json(capsys, *arguments)
+    window = {"after": 8, "steps": 64}
+    faulting = {"pylmdb-skipping", "lmdb", "lmm", "lmm-dm"}
+    rows = {row["name"].partition("@")[0]: row for row in found["rows"]}
+    assert list(rows) == list(LADDER)
+    for name, row in rows.items():
+        expected = (64, window) if name in faulting else (196, None)
+        assert (row["steps"], row["window"]) == expected, name
+        for one in row["repetitions"]:
+            assert len(one["step_seconds"]) == row["steps"]
+            assert one["requested_bytes"] == row["steps"] * 512 * 3083
+            assert one["step_seconds"][-1] == pytest.approx(one["total_seconds"])
+    step = {name: row["median"]["wall_seconds"] / row["steps"] for name, row in rows.items()}
+    assert step["forebay"] <= step["lmm-dio-prov"] <= step["lmm-dm"] <= step["lmdb"]
+
+
+def test_the_table_says_which_rows_have_a_window(capsys):
+    arguments = ("--ranks", "4", "--global-batch", "512", "--strategies", "lmm-dm,lmm-dio-prov")
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    cut = "64 steps of rows that take page faults, after 8 that do not count: lmm-dm@sequential"
+    assert cut in " ".join(out.split())
+    assert "lmm-dm@sequential, " not in out
 
 
 def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
     page = tmp_path / "page.html"
-    arguments = ("--ranks", "4,8", "--steps", "8", "--strategies", "forebay@sequential,lmdb,lmm-dm")
+    arguments = ("--ranks", "4,8", "--steps", "8", "--strategies", "forebay@sequential,lmdb,pylmdb-ownlock")
     status, out, _ = run(capsys, *arguments, "--report", str(page))
     assert status == 0
     assert f"The same with pictures: {page}" in out
@@ -83,13 +113,13 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
     assert "Against the limit" not in text
     scaling = text.partition('<section id="scaling"')[2].partition("</section>")[0]
     assert "lmdb@sequential, 8 ranks: " in scaling
-    assert "lmm-dm" not in scaling
+    assert "pylmdb-ownlock" not in scaling
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
-    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "lmm-dio-prov-coal-stag")
+    status, out, _ = run(capsys, "--ranks", "4", "--strategies", "torch-dataloader", "--container", "hdf5")
     assert status == 1
-    assert "lmm-dio-prov-coal-stag@sequential: not modelled: nodes that read in turns" in out
+    assert "torch-dataloader@torch-sampler: not modelled: a cursor through a file that is no LMDB" in out
 
 
 @pytest.mark.parametrize(

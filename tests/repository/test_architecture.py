@@ -63,9 +63,10 @@ def test_dependencies_between_crates_run_one_way():
         for crate in level:
             assert not allowed[crate] & above, crate
     # The loader knows nothing of lab, and lab's crates are joined by its native module alone, but
-    # for what emulator and simulator run on: the model, and recipes of files.
+    # for what emulator and simulator run on: the model, recipes of files, strategies of papers.
     lab = {"forebay-lmdbio", "forebay-recipe", "forebay-model", "forebay-pfs", "forebay-sim"}
-    on_model = {"forebay-pfs": {"forebay-model"}, "forebay-sim": {"forebay-model", "forebay-recipe"}}
+    of_simulator = {"forebay-model", "forebay-recipe", "forebay-lmdbio"}
+    on_model = {"forebay-pfs": {"forebay-model"}, "forebay-sim": of_simulator}
     assert {crate for crate in allowed if allowed[crate] & lab} == {*on_model, "forebay-lab-native"}
     assert {crate: allowed[crate] & lab for crate in on_model} == on_model
     # The simulator decides as the engine does, without it.

@@ -6,7 +6,8 @@ use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{ReadAheadRules, Spec};
 use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
-    StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, default_memory_bytes, wants_direct,
+    Settings, StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, default_memory_bytes,
+    wants_direct,
 };
 use forebay_plan::options::{LoaderOptions, OrderChoice, StoreChoice, StrategyChoice, TierOptions, TierSpec};
 use forebay_plan::{LastBatch, Order, OrderKind, STREAM_CONTROL_BYTES, default_group, stream_buffer_bytes};
@@ -64,9 +65,13 @@ pub struct Job {
     /// Epochs.
     #[serde(default = "one")]
     pub epochs: u64,
-    /// Steps of the first epoch that are simulated; absent: all epochs.
+    /// Steps of the first epoch that are simulated; absent: all epochs, or `fault_window`.
     #[serde(default)]
     pub steps: Option<u64>,
+    /// Where ranks or roots take page faults, `steps` is absent, and an epoch has more steps: what
+    /// is simulated of it.
+    #[serde(default)]
+    pub fault_window: Option<Window>,
     /// Compute time of a step \[µs\].
     #[serde(default)]
     pub compute_us: f64,
@@ -82,6 +87,16 @@ pub struct Job {
     /// Processor time of what the engine does.
     #[serde(default)]
     pub costs: Costs,
+}
+
+/// Steps of the first epoch that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Steps before them, which are simulated but do not count.
+    pub after: u64,
+    /// Steps.
+    pub steps: u64,
 }
 
 /// A node.
@@ -132,6 +147,10 @@ impl Job {
         if let Some(steps) = self.steps {
             positive("steps", steps, 1 << 40)?;
         }
+        if let Some(window) = self.fault_window {
+            positive("fault_window.steps", window.steps, 1 << 40)?;
+            positive("fault_window.after", window.after + 1, 1 << 40)?;
+        }
         for (what, value, most) in [
             ("compute_us", self.compute_us, 3600e6),
             ("start_skew_us", self.start_skew_us, 3600e6),
@@ -173,9 +192,6 @@ impl Job {
     ) -> Result<Decisions, Error> {
         let options = self.loader_options(node_ranks).checked()?;
         options.strategy.check()?;
-        if options.strategy.stagger.is_some() {
-            return Err(Error::NotModelled("nodes that read in turns".to_owned()));
-        }
         if options.strategy.locate == Locate::Scan && places.leaves().is_empty() {
             return Err(Error::NotModelled("a walk through a file that is no LMDB".to_owned()));
         }
@@ -214,13 +230,11 @@ impl Job {
             },
             has_tiers_of_shares: has_tiers && has_shares,
         };
-        let plan = decide_job(&facts).map_err(|JobTooLarge { least, budget }| {
-            Error::Memory {
-                minimum_bytes: least.minimum_bytes,
-                buffer_bytes: least.buffer_bytes,
-                staging_bytes: least.staging_bytes,
-                found_bytes: budget.left_bytes(),
-            }
+        let plan = decide_job(&facts).map_err(|JobTooLarge { least, budget }| Error::Memory {
+            minimum_bytes: least.minimum_bytes,
+            buffer_bytes: least.buffer_bytes,
+            staging_bytes: least.staging_bytes,
+            found_bytes: budget.left_bytes(),
         })?;
         let order =
             if streamed.is_some() { order } else { options.decided_order(samples, &plan.settings)? };
@@ -238,20 +252,27 @@ impl Job {
             // What the loader would do does not matter.
             return Ok(Decisions { has_tiers: false, ..decisions });
         }
-        let order = &decisions.order;
         match decisions.settings.mode {
-            IoMode::CursorWalk { .. } if options.strategy.locate != Locate::Cursor => {
-                Err(Error::NotModelled("a cursor that nodes hand on".to_owned()))
-            }
-            IoMode::CursorWalk { .. } if order.kind() != OrderKind::Sequential => {
-                Err(Error::NotModelled(format!("a cursor in the order {}", order.kind().name())))
-            }
             IoMode::CursorWalk { .. } if places.leaves().is_empty() => {
                 Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()))
             }
-            IoMode::Mapped => Err(Error::NotModelled("samples that are copied from mappings".to_owned())),
+            IoMode::Mapped => {
+                Err(Error::NotModelled("files that are in the page cache from the beginning".to_owned()))
+            }
             IoMode::Planned { .. } | IoMode::Store | IoMode::CursorWalk { .. } => Ok(decisions),
         }
+    }
+
+    /// The steps that count, where those are not all of all epochs of `steps_per_epoch` steps.
+    pub(crate) fn window(&self, settings: &Settings, steps_per_epoch: u64) -> Option<Window> {
+        let takes_faults = match self.program {
+            Some(program) => program.takes_faults(),
+            None => settings.access == AccessChoice::Mmap,
+        };
+        let of_faults = self.fault_window.filter(|window| {
+            takes_faults && window.after.saturating_add(window.steps) < steps_per_epoch * self.epochs
+        });
+        self.steps.map(|steps| Window { after: 0, steps }).or(of_faults)
     }
 
     /// Checks the ids of the order `given`.

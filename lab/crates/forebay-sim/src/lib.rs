@@ -12,6 +12,7 @@
 //!   `opportunistic`. `store`: the in-memory store. `loads`: what nodes read into memory first.
 //! - `decisions`: all that is decided for the nodes of a job.
 //! - `request`: requests to the file system and to tiers. `tiers/`: storage tiers of a node.
+//! - `mailbox`: messages between nodes. `gate`: which readers may read, where nodes take turns.
 //! - `node`: what the threads of a node share: plans, positions, counters.
 //! - `world`: what all nodes share: the file system, the barrier of the job.
 //! - `actors/`: the threads of a node, one file each, as in the engine's `pipeline/`.
@@ -27,8 +28,10 @@ mod costs;
 mod decided;
 mod decisions;
 mod error;
+mod gate;
 mod job;
 mod loads;
+mod mailbox;
 mod node;
 mod places;
 mod program;
@@ -44,7 +47,7 @@ mod world;
 
 pub use costs::Costs;
 pub use error::Error;
-pub use job::{Job, Machine};
+pub use job::{Job, Machine, Window};
 pub use places::{Dataset, Lmdb, Places, Uniform};
 pub use program::{Program, SampleReads};
 pub use result::{EpochResult, LevelBytes, NodeResult, RunResult};

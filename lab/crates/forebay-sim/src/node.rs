@@ -7,6 +7,8 @@ use forebay_model::{Condition, Kernel, ModelTime, NodeId, OpenFile, Processors};
 use forebay_plan::{BufferUse, Plan, Segment, next_block_of_reader, segments_ahead};
 use forebay_types::{Extent, Located, Piece, ShardId};
 
+use crate::gate::Gate;
+use crate::mailbox::Mailbox;
 use crate::result::LevelBytes;
 
 /// A read of a block.
@@ -136,6 +138,14 @@ pub(crate) struct Node {
     pub(crate) room: Condition,
     /// Files that its readers have open.
     pub(crate) opens: BTreeMap<u32, OpenFile>,
+    /// Files that its ranks have mapped, by local rank.
+    pub(crate) mapped: BTreeMap<(usize, u32), OpenFile>,
+    /// Where nodes read in turns.
+    pub(crate) gate: Option<Gate>,
+    /// Cursors that other roots hand on.
+    pub(crate) cursors: Mailbox,
+    /// Messages about read tokens.
+    pub(crate) tokens: Mailbox,
     segments: VecDeque<PlannedSegment>,
     /// All needs of steps before this one are planned.
     pub(crate) covered: u64,
@@ -170,6 +180,13 @@ pub(crate) struct Node {
     pub(crate) levels: BTreeMap<u64, LevelBytes>,
 }
 
+impl Counters {
+    /// Forgets all but the start-up.
+    pub(crate) fn begin_window(&mut self) {
+        *self = Counters { startup_ns: self.startup_ns, ..Counters::default() };
+    }
+}
+
 impl Node {
     pub(crate) fn new(
         kernel: &mut Kernel,
@@ -190,6 +207,10 @@ impl Node {
             planning: kernel.condition(),
             room: kernel.condition(),
             opens: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            gate: None,
+            cursors: Mailbox::new(kernel),
+            tokens: Mailbox::new(kernel),
             segments: VecDeque::new(),
             covered: 0,
             planned: 0,
@@ -268,13 +289,10 @@ impl Node {
         &planned.blocks[(sequence - planned.first_block) as usize]
     }
 
-    /// The first step that needs something of the segment of a block.
-    ///
-    /// # Panics
-    ///
-    /// If the block is not planned, or forgotten.
-    pub(crate) fn first_step_of(&self, sequence: u64) -> u64 {
-        self.segments[self.segment_of(sequence)].first_step
+    /// First step and first block of the segment of a block.
+    pub(crate) fn segment_start(&self, sequence: u64) -> (u64, u64) {
+        let planned = &self.segments[self.segment_of(sequence)];
+        (planned.first_step, planned.first_block)
     }
 
     fn segment_of(&self, sequence: u64) -> usize {

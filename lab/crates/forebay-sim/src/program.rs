@@ -95,6 +95,11 @@ impl Program {
         }
     }
 
+    /// Whether it takes page faults.
+    pub(crate) fn takes_faults(&self) -> bool {
+        matches!(self.access(), AccessMethod::Mmap | AccessMethod::MmapRandom)
+    }
+
     /// How it touches the file.
     pub(crate) fn access(&self) -> AccessMethod {
         match self {

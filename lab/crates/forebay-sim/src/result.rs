@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct RunResult {
     /// Seed of what varies between runs.
     pub seed: u64,
-    /// Time from the first batch of all ranks to the end \[ns\].
+    /// Time from the first batch of all ranks, or from the first step that counts, to the end
+    /// \[ns\].
     pub wall_ns: ModelTime,
     /// Time until all ranks had their first batch \[ns\].
     pub startup_ns: ModelTime,
-    /// When each step ended, from the beginning of the run \[ns\].
+    /// When each step that counts ended, from the beginning of the run without the time of those
+    /// that do not \[ns\].
     pub step_ends: Vec<ModelTime>,
     /// Each epoch, the last one perhaps in part.
     pub epochs: Vec<EpochResult>,

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
-use forebay_model::{FileSystem, Kernel, Noise, Processors};
+use forebay_model::{FileSystem, Kernel, ModelTime, Noise, Processors, ServerResult};
 use forebay_plan::config::{GatherFacts, IoMode, Settings, gather_threads};
 use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
@@ -13,19 +13,22 @@ use crate::actors::{Thread, preparing, threads};
 use crate::costs::nanoseconds;
 use crate::decisions::JobDecisions;
 use crate::error::Error;
-use crate::job::Job;
+use crate::gate::Gate;
+use crate::job::{Job, Window};
 use crate::node::Node;
 use crate::places::Places;
 use crate::result::{NodeResult, RunResult};
 use crate::store::Store;
 use crate::tiers::NodeTiers;
-use crate::world::World;
+use crate::world::{Before, World};
 
 /// A job, simulated with several seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Simulated {
-    /// Steps of each run.
+    /// Steps of each run that count.
     pub steps: u64,
+    /// Which these are, if not all of all epochs.
+    pub window: Option<Window>,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Samples of all ranks in a run.
@@ -45,17 +48,19 @@ pub struct Simulated {
 pub fn simulate(job: &Job, places: &Places, seeds: &[u64]) -> Result<Simulated, Error> {
     let decided = JobDecisions::of(job, places)?;
     let steps_per_epoch = decided.order.steps_per_epoch();
-    let steps = job.steps.unwrap_or(steps_per_epoch * job.epochs);
-    let runs = on_all_cores(seeds, |seed| run(job, places, &decided, steps, seed))?;
+    let window = job.window(decided.settings(0), steps_per_epoch);
+    let counted = window.unwrap_or(Window { after: 0, steps: steps_per_epoch * job.epochs });
+    let runs = on_all_cores(seeds, |seed| run(job, places, &decided, counted, seed))?;
+    let (steps, meeting_ns) = (counted.steps, job.meeting_ns());
     let samples = steps * job.batch_size * u64::from(job.ranks);
-    Ok(Simulated { steps, steps_per_epoch, samples, meeting_ns: job.meeting_ns(), runs })
+    Ok(Simulated { steps, window, steps_per_epoch, samples, meeting_ns, runs })
 }
 
 fn run(
     job: &Job,
     places: &Places,
     decided: &JobDecisions,
-    steps: u64,
+    window: Window,
     seed: u64,
 ) -> Result<RunResult, Error> {
     let mut kernel = Kernel::default();
@@ -71,7 +76,10 @@ fn run(
             let buffers = job.program.map_or(of_loader, |program| program.batches());
             let processors: Processors = shared.unwrap_or_else(|| kernel.processors(cores));
             let start = nanoseconds(noise.fraction() * job.start_skew_us * 1e3);
-            Node::new(&mut kernel, storage.add_node(), processors, ranks, start, buffers)
+            let mut made = Node::new(&mut kernel, storage.add_node(), processors, ranks, start, buffers);
+            // A single node need not wait for others.
+            made.gate = (job.strategy.stagger.is_some() && job.nodes > 1).then(|| Gate::new(&mut kernel));
+            made
         })
         .collect();
     let mut world = World {
@@ -82,7 +90,8 @@ fn run(
         shard_bytes: places.shard_bytes(),
         storage,
         nodes,
-        steps,
+        steps: window.after + window.steps,
+        uncounted: window.after,
         arrived: 0,
         together: kernel.condition(),
         ready: 0,
@@ -93,6 +102,7 @@ fn run(
         tiers: Vec::new(),
         store: decided.store.as_ref().map(|plan| Store::new(job, plan, &mut kernel)),
         loads: (0..job.nodes as usize).map(|node| decided.loads(node, places)).collect(),
+        before: Before::default(),
     };
     for (node, plan) in (0..).zip(&decided.tiers) {
         world.tiers.push(NodeTiers::new(job, Arc::clone(plan), &mut kernel, seed + node)?);
@@ -122,36 +132,46 @@ fn run(
         world.nodes.iter_mut().for_each(|node| node.begin += prepared_ns);
     }
     kernel.run(&mut actors, &mut world);
-    if world.step_ends.len() as u64 != steps {
-        return Err(Error::Stuck { steps: world.step_ends.len() as u64, expected: steps });
+    if world.step_ends.len() as u64 != world.steps {
+        return Err(Error::Stuck { steps: world.step_ends.len() as u64, expected: world.steps });
     }
-    let epochs = world.take_epochs();
-    Ok(RunResult {
+    Ok(result(world, kernel.now(), seed, kernel.events()))
+}
+
+/// What a run measured in the steps that count.
+fn result(mut world: World<'_>, end: ModelTime, seed: u64, events: u64) -> RunResult {
+    let Before { begin, traffic, servers } = std::mem::take(&mut world.before);
+    let begin = begin.max(world.ready);
+    // As if the steps that do not count took no time.
+    let uncounted_ns = begin - world.ready;
+    // Where steps do not count there is no whole epoch.
+    let epochs = if world.uncounted == 0 { world.take_epochs() } else { Vec::new() };
+    let counted = world.step_ends.iter().skip(world.uncounted as usize);
+    let node = |(place, node): (usize, &Node)| NodeResult {
+        startup_ns: node.counters.startup_ns,
+        wait_ns: node.counters.wait_ns,
+        compute_ns: node.counters.compute_ns,
+        skew_ns: node.counters.skew_ns,
+        reads: node.counters.reads,
+        read_bytes: node.counters.read_bytes,
+        copied_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.copied_bytes),
+        skipped_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.skipped_bytes),
+        loaded_bytes: node.counters.loaded_bytes,
+        traffic: world.storage.traffic(node.id) - traffic.get(place).copied().unwrap_or_default(),
+    };
+    let server = |(place, done): (usize, &ServerResult)| {
+        done.clone() - servers.get(place).cloned().unwrap_or_default()
+    };
+    RunResult {
         seed,
-        wall_ns: kernel.now() - world.ready,
+        wall_ns: end - begin,
         startup_ns: world.ready,
         epochs,
-        step_ends: world.step_ends,
-        nodes: world
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(place, node)| NodeResult {
-                startup_ns: node.counters.startup_ns,
-                wait_ns: node.counters.wait_ns,
-                compute_ns: node.counters.compute_ns,
-                skew_ns: node.counters.skew_ns,
-                reads: node.counters.reads,
-                read_bytes: node.counters.read_bytes,
-                copied_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.copied_bytes),
-                skipped_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.skipped_bytes),
-                loaded_bytes: node.counters.loaded_bytes,
-                traffic: world.storage.traffic(node.id),
-            })
-            .collect(),
-        servers: world.storage.servers().to_vec(),
-        events: kernel.events(),
-    })
+        step_ends: counted.map(|end| end - uncounted_ns).collect(),
+        nodes: world.nodes.iter().enumerate().map(node).collect(),
+        servers: world.storage.servers().iter().enumerate().map(server).collect(),
+        events,
+    }
 }
 
 /// Runs all seeds, as many at a time as there are cores; the results are in the order of the seeds.

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_model::{Condition, FileId, FileSystem, ModelTime, OpenFile};
+use forebay_model::{Condition, FileId, FileSystem, Kernel, ModelTime, NodeTraffic, OpenFile, ServerResult};
 use forebay_plan::config::Settings;
 use forebay_plan::{ChunkMap, Order};
 use forebay_types::Extent;
 
+use crate::costs::nanoseconds;
 use crate::job::Job;
+use crate::mailbox::Channel;
 use crate::node::Node;
 use crate::places::Places;
 use crate::result::EpochResult;
@@ -26,8 +28,10 @@ pub(crate) struct World<'a> {
     pub(crate) shard_bytes: Vec<u64>,
     pub(crate) storage: FileSystem,
     pub(crate) nodes: Vec<Node>,
-    /// Steps of the run.
+    /// Steps of the run, those that do not count included.
     pub(crate) steps: u64,
+    /// Steps that do not count.
+    pub(crate) uncounted: u64,
     /// Nodes that have arrived where all meet.
     pub(crate) arrived: usize,
     /// All nodes have arrived.
@@ -48,6 +52,17 @@ pub(crate) struct World<'a> {
     pub(crate) store: Option<Store<'a>>,
     /// What each node has still to load: parts, each for one thread.
     pub(crate) loads: Vec<VecDeque<Vec<Extent>>>,
+    /// What was done when the first step that counts began.
+    pub(crate) before: Before,
+}
+
+/// What a run had done when its first step that counts began.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Before {
+    /// When it began; 0 where all steps count.
+    pub(crate) begin: ModelTime,
+    pub(crate) traffic: Vec<NodeTraffic>,
+    pub(crate) servers: Vec<ServerResult>,
 }
 
 /// The ids of an epoch in the order `given`.
@@ -65,6 +80,10 @@ impl<'a> World<'a> {
     pub(crate) fn end_step(&mut self, now: ModelTime) {
         self.step_ends.push(now);
         let done = self.step_ends.len() as u64;
+        if done == self.uncounted {
+            let traffic = self.nodes.iter().map(|node| self.storage.traffic(node.id)).collect();
+            self.before = Before { begin: now, traffic, servers: self.storage.servers().to_vec() };
+        }
         if !done.is_multiple_of(self.order.steps_per_epoch()) && done != self.steps {
             return;
         }
@@ -103,6 +122,33 @@ impl<'a> World<'a> {
             self.arrived = 0;
         }
         is_last
+    }
+
+    /// Sends a message from a node to another one: it arrives after `message_ns`, and after its
+    /// bytes have passed the link of a node.
+    pub(crate) fn send(
+        &mut self,
+        kernel: &mut Kernel,
+        channel: Channel,
+        (from, to): (usize, usize),
+        bytes: Vec<u8>,
+    ) {
+        let on_link = self.job.storage.link_bytes_per_second.map_or(0.0, |rate| bytes.len() as f64 / rate);
+        let duration = nanoseconds(self.job.costs.message_ns + on_link * 1e9);
+        let node = &mut self.nodes[to];
+        let mailbox = match channel {
+            Channel::Cursor => &mut node.cursors,
+            Channel::Token => &mut node.tokens,
+        };
+        mailbox.push(kernel, duration, from, bytes);
+    }
+
+    /// A file, mapped by a rank of a node.
+    pub(crate) fn map(&mut self, node: usize, rank: usize, shard: u32) -> OpenFile {
+        let bytes = self.places.bytes_of_file(u64::from(shard));
+        let node = &mut self.nodes[node];
+        let client = self.storage.client(node.id);
+        *node.mapped.entry((rank, shard)).or_insert_with(|| client.open(FileId(u64::from(shard)), bytes))
     }
 
     /// A file, opened by the readers of a node.

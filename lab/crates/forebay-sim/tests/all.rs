@@ -6,3 +6,5 @@ mod orders;
 mod programs;
 mod store;
 mod tiers;
+mod turns;
+mod walks;

@@ -81,15 +81,10 @@ fn ranks_read_large_samples_themselves_and_are_read_ahead_for() {
     assert_eq!(run.step_ends.last(), Some(&((16 << 20) + 100_000)));
 }
 
-/// A job on an LMDB file of 1000 records, a page each, whose ranks walk to their samples.
+/// A job on an LMDB file of 1000 records, a page each, whose ranks walk to their samples: one on
+/// each node.
 fn walk(nodes: u32, strategy: Value) -> Simulated {
-    simulate(&[0], |job| {
-        job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
-        job["strategy"] = strategy;
-        (job["nodes"], job["ranks"]) = (nodes.into(), nodes.into());
-        job["batch_size"] = (200 / nodes).into();
-    })
-    .unwrap()
+    crate::walks::walk(nodes, 1, strategy, |_| ())
 }
 
 #[test]
@@ -173,10 +168,10 @@ fn a_job_that_is_not_possible_is_refused_with_what_is() {
         (
             "strategy",
             json!({"locate": "handoff", "access": "mmap"}),
-            "not modelled: a cursor that nodes hand on",
+            "a cursor through a file that is no LMDB",
         ),
+        ("fault_window", json!({"after": 0, "steps": 0}), "fault_window.steps: expected 1 to"),
         ("strategy", json!({"locate": "scan"}), "not modelled: a walk through a file that is no LMDB"),
-        ("strategy", json!({"stagger": 2}), "not modelled: nodes that read in turns"),
         ("tiers", json!([{"bytes": 4096}]), "tiers.bytes: expected 1048576 to 2^60, found 4096"),
         ("tiers", json!(vec![json!({"bytes": 1 << 20}); 8]), "tiers: expected at most 7, found 8"),
     ] {

@@ -64,7 +64,9 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 @click.option("--order", default="group", show_default=True, help="Order of rows without @order.")
 @click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: the workload's]")
 @click.option("--global-batch", type=COUNT, help="Samples of all ranks per step, instead of --batch-size.")
-@click.option("--steps", type=COUNT, help="Steps to simulate.  [default: all of the epochs]")
+@click.option(
+    "--steps", type=COUNT, help="Steps to simulate.  [default: all, 64 of rows that take page faults]"
+)
 @click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs to simulate.")
 @click.option(
     "--compute",

@@ -24,6 +24,11 @@ SEEDS = 9
 SKEW_SECONDS = 0.02
 """Within which nodes begin: as far apart as ranks leave a barrier and their first imports."""
 
+FAULT_WINDOW = {"after": 8, "steps": 64}
+"""Steps that are simulated of a row that takes page faults, and those before them that do not
+count: a whole epoch of faults takes minutes, and each step is like the others once all nodes have
+found their places."""
+
 JITTER = 0.02
 """By which the compute time of a node is longer, at most."""
 
@@ -44,7 +49,8 @@ class Request:
     """Samples per rank and step; None: `global_batch` says."""
     global_batch: int | None = None
     steps: int | None = None
-    """Steps that are simulated; None: whole epochs."""
+    """Steps that are simulated; None: whole epochs, and `FAULT_WINDOW` of rows that take page
+    faults."""
     epochs: int = 1
     compute_seconds: float | None = None
     """Of a step; None: `sample_seconds` says."""
@@ -155,6 +161,7 @@ class Request:
             "store": None if store is None else asdict(store),
             "epochs": self.epochs,
             "steps": self.steps_of(ranks),
+            "fault_window": FAULT_WINDOW if self.steps is None else None,
             "compute_us": self.compute_of(ranks) * 1e6,
             "compute_jitter": self.jitter,
             "start_skew_us": SKEW_SECONDS * 1e6 / self.time_scale,

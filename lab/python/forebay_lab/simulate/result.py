@@ -129,7 +129,8 @@ def simulate_row(request: Request, row: Row, ranks: int, seeds: list[int]) -> di
             raise
         found.status, found.error = "skipped", str(error)
         return found.as_json()
-    return {**found.as_json(), "sensitive": _is_sensitive(found.repetitions)}
+    kept = {key: found.repetitions[0][key] for key in ("steps", "window")}
+    return {**found.as_json(), "sensitive": _is_sensitive(found.repetitions), **kept}
 
 
 _NO_MODEL = "not modelled: "
@@ -149,7 +150,7 @@ def _thinned(point: dict[str, Any]) -> dict[str, Any]:
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:
     """Return what the runs of a simulated row came to."""
-    keys = ("status", "error", "median", "spread", "sensitive")
+    keys = ("status", "error", "median", "spread", "sensitive", "steps", "window")
     return {
         **{key: row.get(key) for key in keys},
         "range": _range(row["repetitions"]) if row["repetitions"] else None,

@@ -81,6 +81,8 @@ def _repetition(
         "storage_bytes": sum(node["traffic"]["read_bytes"] for node in nodes),
         **dict.fromkeys(_NOT_MODELLED),
         "seed": one["seed"],
+        "steps": steps,
+        "window": found["window"],
         "step_seconds": [ends[step] * _NANO for step in _chosen(len(ends), MOST_STEPS)],
         "ranks": [_of_rank(rank, wall, one, parts, job) for rank in _chosen(job["ranks"])],
         "quantiles": {key: _quantiles([part[key] for part in parts]) for key in parts[0]},

@@ -58,7 +58,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             if middle is None:
                 yield (*name, row["status"], *[""] * (len(header(result)) - 3))
                 continue
-            steps = point["steps"] * result["epochs"]
+            steps = row["steps"]
             least, most = row["range"]["wall_seconds"]
             wall = middle["wall_seconds"] or 1.0
             yield (
@@ -79,6 +79,13 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 def lines_below(result: dict[str, Any]) -> Iterator[str]:
     """Return the lines below the table: what is sensitive, and what is not modelled."""
     shown = [row for point in result["points"] for row in point["rows"]]
+    cut = {row["name"]: row["window"] for row in shown if row["window"] and row["window"]["after"]}
+    if cut:
+        window = next(iter(cut.values()))
+        yield (
+            f"{window['steps']} steps of rows that take page faults, after {window['after']} that do not count: "
+            + ", ".join(cut)
+        )
     if any(row["sensitive"] for row in shown):
         yield "?: sensitive, as the order in which nodes reach the servers moves it by more than 25 %"
     for name, error in {row["name"]: row["error"] for row in shown if row["error"]}.items():

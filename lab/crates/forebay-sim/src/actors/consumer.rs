@@ -77,10 +77,13 @@ impl Consumer {
                 }
                 State::Meeting => {
                     node.counters.skew_ns += now - self.since;
-                    if world.step_ends.len() as u64 == self.step {
+                    self.step += 1;
+                    if self.step == world.uncounted {
+                        node.counters.begin_window();
+                    }
+                    if world.step_ends.len() as u64 + 1 == self.step {
                         world.end_step(now);
                     }
-                    self.step += 1;
                     if self.step == world.steps {
                         if world.meet() {
                             kernel.stop();

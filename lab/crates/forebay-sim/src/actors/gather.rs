@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
-use forebay_model::{AccessMethod, Kernel};
+use forebay_model::Kernel;
 
 use crate::actors::in_place::RankReads;
+use crate::actors::mapped_copy::{CopyScratch, MappedCopy};
 use crate::actors::turns::RankTurns;
 use crate::actors::walk::Walk;
 use crate::costs::nanoseconds;
@@ -16,6 +17,7 @@ pub(crate) struct Gather {
     node: usize,
     /// The cursors of ranks that find their samples themselves, one for each.
     walks: Vec<Walk>,
+    scratch: CopyScratch,
     state: State,
 }
 
@@ -30,6 +32,8 @@ enum State {
     Waiting(u64),
     /// Its ranks read what no block has of this step.
     Reading { step: u64, ranks: Vec<RankReads>, turns: RankTurns, bytes: u64 },
+    /// Its ranks touch the samples of this step in their mappings.
+    Touching { step: u64, copies: Vec<MappedCopy>, turns: RankTurns },
     /// It copies the samples of this step.
     Copying(u64),
 }
@@ -38,8 +42,12 @@ impl Gather {
     /// A thread of ranks that get their samples from readers, but for those that walk to them
     /// alone.
     pub(crate) fn new(node: usize, alone: Range<u32>) -> Gather {
-        let walks = alone.map(|rank| Walk::new(node, rank..rank + 1, AccessMethod::Mmap)).collect();
-        Gather { node, walks, state: State::Start }
+        Gather {
+            node,
+            walks: alone.map(|rank| Walk::of_engine(node, rank..rank + 1)).collect(),
+            scratch: CopyScratch::default(),
+            state: State::Start,
+        }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
@@ -86,6 +94,12 @@ impl Gather {
                         return kernel.wait(node.filled);
                     }
                     let in_place = node.take_in_place(step);
+                    if world.settings(self.node).leaves_faults_to_ranks() {
+                        let copies = self.scratch.copies(self.node, step, world);
+                        let turns = RankTurns::new(kernel.now(), copies.len());
+                        self.state = State::Touching { step, copies, turns };
+                        continue;
+                    }
                     let bytes = in_place.iter().map(|(_, extent)| extent.length).sum();
                     let ranks = RankReads::of(&in_place);
                     let turns = RankTurns::new(kernel.now(), ranks.len());
@@ -106,6 +120,22 @@ impl Gather {
                     let copied = (samples * world.places.sample_bytes()).saturating_sub(bytes);
                     let duration = nanoseconds(samples as f64 * costs.gather_ns) + costs.copy(copied);
                     let end = node.work_of_ranks(kernel, duration);
+                    self.state = State::Copying(step);
+                    return kernel.resume_at(end);
+                }
+                State::Touching { step, copies, turns } => {
+                    let place = self.node;
+                    if let Some(time) =
+                        turns.run(kernel, |rank, kernel| copies[rank].advance(place, kernel, world))
+                    {
+                        return kernel.resume_at(time);
+                    }
+                    let (step, costs) = (*step, &world.job.costs);
+                    let touched = copies.iter().map(|copy| copy.touched_ns(world)).max().unwrap_or(0);
+                    let samples = world.job.batch_size;
+                    let copied = costs.copy(samples * world.places.sample_bytes());
+                    let duration = nanoseconds(samples as f64 * costs.gather_ns) + copied + touched;
+                    let end = world.nodes[place].work_of_ranks(kernel, duration);
                     self.state = State::Copying(step);
                     return kernel.resume_at(end);
                 }

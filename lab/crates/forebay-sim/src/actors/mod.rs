@@ -6,8 +6,10 @@ mod advice;
 mod consumer;
 mod copier;
 mod gather;
+mod handoff_walk;
 mod in_place;
 mod loader;
+mod mapped_copy;
 mod planner;
 mod reader;
 mod requests;
@@ -17,6 +19,7 @@ mod scanner;
 mod share_gather;
 mod share_reads;
 mod share_requests;
+mod token_thread;
 mod transfers;
 mod turns;
 mod walk;
@@ -35,6 +38,7 @@ use self::reader::Reader;
 use self::root::Root;
 use self::scanner::Scanner;
 use self::share_gather::ShareGather;
+use self::token_thread::TokenThread;
 use self::worker::Worker;
 use crate::job::Job;
 use crate::world::World;
@@ -46,6 +50,7 @@ pub(crate) enum Thread {
     Gather(Box<Gather>),
     Root(Box<Root>),
     Scanner(Scanner),
+    Tokens(TokenThread),
     Loader(Loader),
     ShareGather(Box<ShareGather>),
     Copier(Copier),
@@ -61,6 +66,7 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::Gather(gather) => gather.resume(kernel, world),
             Thread::Root(root) => root.resume(kernel, world),
             Thread::Scanner(scanner) => scanner.resume(kernel, world),
+            Thread::Tokens(tokens) => tokens.resume(kernel, world),
             Thread::Loader(loader) => loader.resume(kernel, world),
             Thread::ShareGather(gather) => gather.resume(kernel, world),
             Thread::Copier(copier) => copier.resume(kernel, world),
@@ -108,8 +114,7 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     threads.push(Thread::Planner(Box::new(Planner::new(world, node))));
     let roots = settings.locating_roots;
     world.nodes[node].located = (0..roots as u64).collect();
-    let root = |number| Thread::Root(Box::new(Root::new(node, number, roots, ranks.clone())));
-    threads.extend((0..roots).map(root));
+    threads.extend((0..roots).map(|number| Thread::Root(Box::new(Root::new(world, node, number, roots)))));
     if world.tiers.get(node).is_some_and(|tiers| tiers.plan.makes_copies) {
         // Of each process that has readers.
         let processes = ranks.len().min(settings.region.readers).max(1);
@@ -117,5 +122,7 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     }
     let readers = settings.region.readers as u64;
     threads.extend((0..readers).map(|number| Thread::Reader(Reader::new(node, number, readers))));
+    let groups = world.job.strategy.stagger_groups().filter(|_| world.nodes[node].gate.is_some());
+    threads.extend(groups.map(|groups| Thread::Tokens(TokenThread::new(node, world.nodes.len(), groups))));
     threads
 }

@@ -10,6 +10,7 @@ use forebay_types::Extent;
 
 use crate::actors::transfers::Transfers;
 use crate::costs::nanoseconds;
+use crate::gate::ReadToken;
 use crate::node::{BlockRead, Node};
 use crate::request::Request;
 use crate::world::World;
@@ -24,6 +25,7 @@ pub(crate) struct Reader {
     readers: u64,
     /// It looks for blocks from this one on.
     sequence: u64,
+    token: ReadToken,
     state: State,
 }
 
@@ -34,6 +36,8 @@ enum State {
     Looking,
     /// It waits until the memory of this block may be overwritten.
     Room(u64),
+    /// It waits until its node may read, in order to read this block.
+    Turn(u64),
     /// It announces blocks, at last this one.
     Announcing(u64),
     /// It announces `announced`, before it reads `block`: from `offset` of read `read` on.
@@ -61,7 +65,7 @@ impl Filling {
     fn new(block: u64, node: &Node) -> Filling {
         Filling {
             block,
-            first_step: node.first_step_of(block),
+            first_step: node.segment_start(block).0,
             transfers: Transfers::new(node.block(block).reads.iter().map(BlockRead::extent)),
             begun: 0,
             waiting: None,
@@ -72,7 +76,7 @@ impl Filling {
 
 impl Reader {
     pub(crate) fn new(node: usize, number: u64, readers: u64) -> Reader {
-        Reader { node, number, readers, sequence: number, state: State::Start }
+        Reader { node, number, readers, sequence: number, token: ReadToken::default(), state: State::Start }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
@@ -86,7 +90,10 @@ impl Reader {
                 }
                 State::Looking => {
                     let found = node.next_block(self.sequence, self.number, self.readers);
-                    let Some((block, place)) = found else { return kernel.wait(node.gathered) };
+                    let Some((block, place)) = found else {
+                        self.token.give_back(node.gate.as_mut(), kernel, wake_ns);
+                        return kernel.wait(node.gathered);
+                    };
                     self.sequence = block + 1;
                     node.begun = node.begun.max(block + 1);
                     if place < self.readers as usize {
@@ -97,10 +104,19 @@ impl Reader {
                 State::Room(block) => {
                     let block = *block;
                     if node.block(block).after_step.is_some_and(|step| node.position <= step) {
+                        self.token.give_back(node.gate.as_mut(), kernel, wake_ns);
                         return kernel.wait(node.gathered);
                     }
-                    let announces = world.settings(self.node).read_ahead == ReadAhead::Announced;
-                    self.state = if announces {
+                    self.state = State::Turn(block);
+                }
+                State::Turn(block) => {
+                    let block = *block;
+                    let (segment, _) = node.segment_start(block);
+                    if !self.token.take(segment, node.gate.as_mut(), kernel, wake_ns) {
+                        return node.gate.iter().for_each(|gate| kernel.wait(gate.changes));
+                    }
+                    let settings = world.settings(self.node);
+                    self.state = if settings.read_ahead == ReadAhead::Announced {
                         State::Announcing(block)
                     } else {
                         State::Reading(Filling::new(block, &world.nodes[self.node]))
@@ -111,9 +127,15 @@ impl Reader {
                     if node.is_announcing && node.announced <= block {
                         return kernel.wait(node.filled);
                     }
-                    let window = AnnounceWindow::new(block, node.block(block).length, self.readers, None);
+                    // Another segment needs another token.
+                    let (segment, first) = node.segment_start(block);
+                    let token_start = world.job.strategy.stagger.map(|_| first);
+                    let length = node.block(block).length;
+                    let window = AnnounceWindow::new(block, length, self.readers, token_start);
                     let next = if node.is_announcing { None } else { window.next(node.announced) };
-                    let next = next.and_then(|sequence| node.next_block(sequence, 0, 1));
+                    let next = next
+                        .and_then(|sequence| node.next_block(sequence, 0, 1))
+                        .filter(|(next, _)| token_start.is_none() || node.segment_start(*next).0 == segment);
                     self.state = if let Some((announced, _)) = next {
                         node.is_announcing = true;
                         State::Sending { block, announced, read: 0, offset: 0 }
@@ -150,6 +172,8 @@ impl Reader {
                     let block = filling.block;
                     drop_behind(self.node, block, world);
                     let node = &mut world.nodes[self.node];
+                    let length = node.block(block).length;
+                    self.token.count(length, node.gate.as_mut());
                     node.fill(block);
                     kernel.notify_after(node.filled, wake_ns);
                     self.state = State::Looking;
@@ -162,6 +186,9 @@ impl Reader {
 /// Goes on with the reads of a block; returns when it continues, or `None` once it is filled.
 fn read(filling: &mut Filling, node: usize, kernel: &mut Kernel, world: &mut World<'_>) -> Option<ModelTime> {
     let settings = world.settings(node);
+    if settings.leaves_faults_to_ranks() {
+        return None;
+    }
     let (direct, depth) = match settings.access {
         AccessChoice::IoUring => (settings.direct, settings.depth as usize),
         _ => (settings.direct, 1),

@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
-use forebay_model::{AccessMethod, Kernel};
-use forebay_plan::wanted_end;
+use forebay_model::Kernel;
+use forebay_plan::config::Locate;
+use forebay_plan::{OrderKind, wanted_end};
 
+use crate::actors::handoff_walk::HandoffWalk;
 use crate::actors::walk::Walk;
 use crate::costs::nanoseconds;
 use crate::world::World;
@@ -16,7 +18,7 @@ pub(crate) struct Root {
     number: usize,
     roots: u64,
     step: u64,
-    walk: Walk,
+    locator: Locator,
     state: State,
 }
 
@@ -25,23 +27,23 @@ enum State {
     Start,
     /// It waits until there is room for the places of its step.
     Waiting,
-    /// It walks.
-    Walking,
-    /// It has walked, and touches pages that are in memory.
-    Touching,
+    /// It locates the samples of its step.
+    Locating,
+}
+
+enum Locator {
+    Cursors(CursorWalks),
+    Handoff(Box<HandoffWalk>),
 }
 
 impl Root {
-    pub(crate) fn new(node: usize, number: usize, roots: usize, ranks: Range<u32>) -> Root {
-        let (roots, step) = (roots as u64, number as u64);
-        Root {
-            node,
-            number,
-            roots,
-            step,
-            walk: Walk::new(node, ranks, AccessMethod::Mmap),
-            state: State::Start,
-        }
+    pub(crate) fn new(world: &World<'_>, node: usize, number: usize, roots: usize) -> Root {
+        let locator = if world.job.strategy.locate == Locate::Handoff {
+            Locator::Handoff(Box::new(HandoffWalk::new(world, node)))
+        } else {
+            Locator::Cursors(CursorWalks::new(world, node))
+        };
+        Root { node, number, roots: roots as u64, step: number as u64, locator, state: State::Start }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
@@ -59,25 +61,73 @@ impl Root {
                     if self.step >= node.planned + ahead || self.step >= end {
                         return kernel.wait(node.planning);
                     }
-                    self.walk.begin(world, self.step);
-                    self.state = State::Walking;
-                }
-                State::Walking => {
-                    if let Some(due) = self.walk.advance(kernel, world) {
-                        return kernel.resume_at(due);
+                    match &mut self.locator {
+                        Locator::Cursors(walks) => walks.begin(world, self.step),
+                        Locator::Handoff(walk) => walk.begin(world, self.step),
                     }
-                    let duration = self.walk.take_touched_ns(world);
-                    self.state = State::Touching;
-                    let end = kernel.work(world.nodes[self.node].processors, duration);
-                    return kernel.resume_at(end);
+                    self.state = State::Locating;
                 }
-                State::Touching => {
+                State::Locating => {
+                    let is_done = match &mut self.locator {
+                        Locator::Cursors(walks) => walks.advance(kernel, world),
+                        Locator::Handoff(walk) => walk.advance(kernel, world),
+                    };
+                    if !is_done {
+                        return;
+                    }
                     self.step += self.roots;
+                    let node = &mut world.nodes[self.node];
                     node.located[self.number] = self.step;
                     kernel.notify_after(node.planning, nanoseconds(world.job.costs.wake_ns));
                     self.state = State::Waiting;
                 }
             }
         }
+    }
+}
+
+/// Walks that depend on no other node: one for all ranks, or one for each where each has a region
+/// of its own. They go one after another.
+struct CursorWalks {
+    node: usize,
+    walks: Vec<Walk>,
+    /// Walks that have reached all, and one more once the time for that is booked.
+    done: usize,
+}
+
+impl CursorWalks {
+    fn new(world: &World<'_>, node: usize) -> CursorWalks {
+        let ranks = world.job.ranks_of(node as u32);
+        let of = |ranks: Range<u32>| Walk::of_engine(node, ranks);
+        let walks = if world.order.kind() == OrderKind::Contiguous {
+            ranks.map(|rank| of(rank..rank + 1)).collect()
+        } else {
+            vec![of(ranks)]
+        };
+        CursorWalks { node, walks, done: 0 }
+    }
+
+    fn begin(&mut self, world: &World<'_>, step: u64) {
+        self.walks.iter_mut().for_each(|walk| walk.begin(world, step));
+        self.done = 0;
+    }
+
+    /// Goes on; false: it has asked the kernel to be resumed.
+    fn advance(&mut self, kernel: &mut Kernel, world: &mut World<'_>) -> bool {
+        while let Some(walk) = self.walks.get_mut(self.done) {
+            if let Some(due) = walk.advance(kernel, world) {
+                kernel.resume_at(due);
+                return false;
+            }
+            self.done += 1;
+        }
+        if self.done > self.walks.len() {
+            return true;
+        }
+        self.done += 1;
+        let duration = self.walks.iter_mut().map(|walk| walk.take_touched_ns(world)).sum();
+        let end = kernel.work(world.nodes[self.node].processors, duration);
+        kernel.resume_at(end);
+        false
     }
 }

@@ -1,6 +1,7 @@
 //! A walk from record to record through a mapping, as LMDB's cursors do: it touches the leaf of
 //! every record that it passes, and the records that it is for.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use forebay_model::spec::PAGE_BYTES;
@@ -20,7 +21,16 @@ pub(crate) struct Walk {
     open: Option<OpenFile>,
     /// The leaf that it is in; `None` before the first.
     leaf: Option<usize>,
+    /// It has touched that leaf.
+    has_entered: bool,
+    /// The record that it comes to next.
+    next: u64,
     how: AccessMethod,
+    /// It goes back by beginning again, as the engine does; a program asks the tree.
+    begins_again: bool,
+    /// Whether it touches records later, and those that it has not touched.
+    defers: bool,
+    deferred: VecDeque<ByteRange>,
     /// Records to reach, in order: first, and behind the last.
     runs: Vec<(u64, u64)>,
     access: Option<ClientAccess>,
@@ -39,7 +49,12 @@ impl Walk {
             ranks,
             open: None,
             leaf: None,
+            has_entered: true,
+            next: 0,
             how,
+            begins_again: false,
+            defers: false,
+            deferred: VecDeque::new(),
             runs: Vec::new(),
             access: None,
             touched_pages: 0,
@@ -49,14 +64,36 @@ impl Walk {
         }
     }
 
+    /// The same, as the engine's cursors walk: they find records before them by beginning again.
+    pub(crate) fn of_engine(node: usize, ranks: Range<u32>) -> Walk {
+        Walk { begins_again: true, ..Walk::new(node, ranks, AccessMethod::Mmap) }
+    }
+
+    /// Touches records not when it reaches them, but in [`Walk::touch_deferred`].
+    pub(crate) fn deferring(self) -> Walk {
+        Walk { defers: true, ..self }
+    }
+
+    /// The record that it comes to next.
+    pub(crate) fn next_record(&self) -> u64 {
+        self.next
+    }
+
+    /// Goes on from where another cursor has come to, which comes to `next` next.
+    pub(crate) fn go_on_from(&mut self, world: &World<'_>, next: u64) {
+        let leaves = world.places.leaves();
+        let leaf = next.checked_sub(1).map(|last| leaves.partition_point(|leaf| leaf.first <= last) - 1);
+        (self.leaf, self.has_entered, self.next) = (leaf, leaf.is_none(), next);
+    }
+
+    /// The samples of the step that it has set out for, rank by rank.
+    pub(crate) fn samples(&self) -> &[SampleId] {
+        &self.ids
+    }
+
     /// Sets out for the samples of its ranks at a step.
     pub(crate) fn begin(&mut self, world: &World<'_>, step: u64) {
-        let steps = world.order.steps_per_epoch();
-        self.ids.clear();
-        for rank in self.ranks.clone() {
-            let (epoch, within) = (step / steps, step % steps);
-            world.order.batch_keeping(epoch, within, Rank(rank), None, &mut self.kept, &mut self.ids);
-        }
+        world.order.batches_of_ranks(step, self.ranks.clone().map(Rank), &mut self.kept, &mut self.ids);
         self.runs.clear();
         for id in &self.ids {
             match self.runs.last_mut() {
@@ -75,6 +112,20 @@ impl Walk {
 
     /// Goes on; returns when it continues, or `None` once it has reached all.
     pub(crate) fn advance(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
+        self.touch_all(kernel, world, Walk::next_touch)
+    }
+
+    /// Touches the records that it has deferred; returns as [`Walk::advance`].
+    pub(crate) fn touch_deferred(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
+        self.touch_all(kernel, world, |walk, _| walk.deferred.pop_front())
+    }
+
+    fn touch_all(
+        &mut self,
+        kernel: &Kernel,
+        world: &mut World<'_>,
+        next: impl Fn(&mut Walk, &World<'_>) -> Option<ByteRange>,
+    ) -> Option<ModelTime> {
         let (now, id) = (kernel.now(), world.nodes[self.node].id);
         loop {
             if let Some(access) = &mut self.access {
@@ -83,7 +134,7 @@ impl Walk {
                 }
                 self.access = None;
             }
-            let range = self.next_touch(world)?;
+            let range = next(self, world)?;
             self.touched_pages += range.length.div_ceil(PAGE_BYTES);
             let client = world.storage.client(id);
             let open = *self.open.get_or_insert_with(|| client.open(FileId(0), world.places.file_bytes()));
@@ -103,6 +154,8 @@ impl Walk {
             let (first, end) = *self.runs.last()?;
             let next_leaf = match self.leaf {
                 None => 0,
+                Some(leaf) if !self.has_entered => leaf,
+                Some(_) if self.begins_again && first < self.next => 0,
                 // The tree leads back to records that it has passed.
                 Some(leaf) if first < leaves[leaf].first => {
                     leaves.partition_point(|leaf| leaf.first <= first) - 1
@@ -115,18 +168,24 @@ impl Walk {
                 // It is in the leaf of the first record.
                 Some(leaf) => {
                     let behind = leaves.get(leaf + 1).map_or(end, |next| next.first.min(end));
+                    self.next = behind;
                     if behind == end {
                         self.runs.pop();
                     } else if let Some(run) = self.runs.last_mut() {
                         run.0 = behind;
                     }
-                    if let Some(range) = self.records(world, first, behind) {
-                        return Some(range);
+                    match self.records(world, first, behind) {
+                        Some(range) if self.defers => self.deferred.push_back(range),
+                        Some(range) => return Some(range),
+                        None => {}
                     }
                     continue;
                 }
             };
-            self.leaf = Some(next_leaf);
+            if self.has_entered {
+                self.next = leaves[next_leaf].first;
+            }
+            (self.leaf, self.has_entered) = (Some(next_leaf), true);
             return Some(ByteRange { offset: leaves[next_leaf].offset, length: PAGE_BYTES });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use forebay_format::lmdb::Dialect;
+use forebay_format::lmdb::{Dialect, PortableCursor};
 use forebay_model::spec::PAGE_BYTES;
 use forebay_recipe::{Lengths, Recipe, SplitClass, Transactions};
 use forebay_types::{Extent, Located, SampleId, SamplePlaces, ShardId, Slice};
@@ -134,6 +134,16 @@ impl LmdbPlaces {
 
     pub(crate) fn leaves(&self) -> &[Leaf] {
         &self.leaves
+    }
+
+    /// Size of a cursor \[B\]: shard, record that comes next, and a page per level.
+    pub(crate) fn cursor_bytes(&self) -> usize {
+        let (mut pages, mut levels) = (self.leaves.len(), vec![(0, 0)]);
+        while pages > 1 {
+            pages = pages.div_ceil(self.leaves_of_branch());
+            levels.push((0, 0));
+        }
+        4 + 8 + PortableCursor { levels, ..PortableCursor::default() }.encode().len()
     }
 
     /// Leaves below a full branch.

@@ -116,6 +116,14 @@ impl Places {
         }
     }
 
+    /// Size of a cursor in that tree, as one root hands it to another \[B\].
+    pub(crate) fn cursor_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Uniform(_) | Kind::Indexed(_) => 0,
+            Kind::Lmdb(lmdb) => lmdb.cursor_bytes(),
+        }
+    }
+
     /// Leaves below a branch of that tree.
     pub(crate) fn leaves_of_branch(&self) -> usize {
         match &self.0 {

@@ -21,12 +21,11 @@ Stack = dict[str, float]
 def _stacks(result: Result) -> dict[str, list[tuple[int, Stack]]]:
     """Return by row: ranks, and the seconds of each part of a step."""
     found: dict[str, list[tuple[int, Stack]]] = {}
-    epochs = number(result.values.get("epochs")) or 1.0
     for point in dicts(result.values.get("points")):
-        steps = (number(point.get("steps")) or 1.0) * epochs
         for row in dicts(point.get("rows")):
             middle = row.get("median")
             if isinstance(middle, dict):
+                steps = number(row.get("steps")) or 1.0
                 parts = {key: (number(middle.get(key)) or 0.0) / steps for key, _, _ in PHASES}
                 found.setdefault(str(row.get("name")), []).append(
                     (int(number(point.get("ranks")) or 0), parts)
