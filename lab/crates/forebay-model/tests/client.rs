@@ -107,6 +107,37 @@ fn linux_opens_its_window_for_small_sequential_reads() {
 }
 
 #[test]
+fn reads_without_read_ahead_fetch_what_they_ask_for_a_window_at_a_time() {
+    for (read_ahead_kib, sizes) in
+        [(128, vec![128, 128, 128, 128, 8]), (1024, vec![520]), (4096, vec![520]), (0, vec![520])]
+    {
+        let mut bed = Bed::linux(read_ahead_kib);
+        bed.client.without_read_ahead(bed.open);
+        for at in [far(0), far(0) + 520 * KIB, 0, far(1)] {
+            assert_eq!(bed.sizes(at, 520 * KIB, AccessMethod::Read), sizes);
+        }
+        assert_eq!(bed.sizes(far(1), 520 * KIB, AccessMethod::Read), Vec::<u64>::new());
+    }
+    let mut bed = Bed::lustre();
+    bed.client.without_read_ahead(bed.open);
+    for k in 0..4 {
+        assert_eq!(bed.sizes(k * 520 * KIB, 520 * KIB, AccessMethod::Read), [520]);
+    }
+}
+
+#[test]
+fn an_announcement_is_fetched_by_requests_of_a_window() {
+    for (read_ahead_kib, sizes) in
+        [(128, vec![128, 128, 44]), (0, vec![300]), (1024, vec![300]), (4096, vec![300])]
+    {
+        let mut bed = Bed::linux(read_ahead_kib);
+        let (range, mut fetches) = (ByteRange { offset: far(0), length: 300 * KIB }, Vec::new());
+        bed.client.will_need(bed.open, range, &mut fetches);
+        assert_eq!(fetches.iter().map(|range| range.length / KIB).collect::<Vec<_>>(), sizes);
+    }
+}
+
+#[test]
 fn linux_leaves_random_reads_as_they_are_unless_they_exceed_the_window() {
     for (read_ahead_kib, length_kib, sizes) in [
         (128, 4, vec![4]),
@@ -232,7 +263,7 @@ fn programs_of_a_node_share_pages_and_not_the_state_of_read_ahead() {
 #[test]
 fn announced_bytes_are_asked_for_once_and_are_asked_for_again_after_they_were_dropped() {
     let range = |offset, length| ByteRange { offset, length };
-    for (mut bed, most) in [(Bed::linux(128), MIB), (Bed::lustre(), u64::MAX)] {
+    for (mut bed, most) in [(Bed::linux(1024), MIB), (Bed::lustre(), u64::MAX)] {
         let mut fetches = Vec::new();
         bed.client.will_need(bed.open, range(PAGE + 1, 3 * MIB), &mut fetches);
         // Whole pages, in requests of the client's size.

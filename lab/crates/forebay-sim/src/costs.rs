@@ -54,7 +54,7 @@ impl Default for Costs {
             pass_ns: 95.0,
             wake_ns: 5_000.0,
             message_ns: 13_500.0,
-            start_up_ns: 4_500_000.0,
+            start_up_ns: 16_000_000.0,
             // docs/results/store.md, two nodes: 0.41 s per GiB for parts of 64 KiB and more, 0.76 s
             // for parts of 3 KiB; half of that on each side.
             serve_ns: 500.0,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_model::{Condition, FileId, FileSystem, Kernel, ModelTime, NodeTraffic, OpenFile, ServerResult};
-use forebay_plan::config::Settings;
+use forebay_plan::config::{ReadAhead, Settings};
 use forebay_plan::{ChunkMap, Order};
 use forebay_types::Extent;
 
@@ -154,8 +154,15 @@ impl<'a> World<'a> {
     /// A file, opened by the readers of a node.
     pub(crate) fn open(&mut self, node: usize, shard: u32) -> OpenFile {
         let bytes = self.places.bytes_of_file(u64::from(shard));
+        let by_kernel = self.settings(node).read_ahead == ReadAhead::Kernel;
         let node = &mut self.nodes[node];
         let client = self.storage.client(node.id);
-        *node.opens.entry(shard).or_insert_with(|| client.open(FileId(u64::from(shard)), bytes))
+        *node.opens.entry(shard).or_insert_with(|| {
+            let open = client.open(FileId(u64::from(shard)), bytes);
+            if !by_kernel {
+                client.without_read_ahead(open);
+            }
+            open
+        })
     }
 }

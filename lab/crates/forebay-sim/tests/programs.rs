@@ -21,21 +21,21 @@ fn a_program_reads_when_it_is_asked_and_passes_the_records_of_all_ranks() {
     };
     let found = program("sequential", false);
     for node in &found.runs[0].nodes {
-        // Without read-ahead: all leaves, and half of the records, each a fault.
-        assert_eq!(node.traffic.reads, 7 + 500);
+        // Without read-ahead: all leaves, and all records, each a fault.
+        assert_eq!(node.traffic.reads, 7 + 1000);
         // Nothing is read while the script computes: all reads but those of the first step show.
-        assert!(node.startup_ns > 100 * 104_096);
-        assert!(node.wait_ns + node.skew_ns >= 4 * 100 * 104_096, "{node:?}");
+        assert!(node.startup_ns > 200 * 104_096);
+        assert!(node.wait_ns + node.skew_ns >= 4 * 200 * 104_096, "{node:?}");
     }
-    // A region for each rank: half of the leaves, but all before the region of the second.
+    // A region for each rank, and all that is before it.
     let regions = program("contiguous", false);
     let reads: Vec<u64> = regions.runs[0].nodes.iter().map(|node| node.traffic.reads).collect();
-    assert_eq!(reads, [4 + 500, 7 + 500]);
+    assert_eq!(reads, [4 + 500, 7 + 1000]);
     // With read-ahead there are fewer faults, and more bytes.
     let ahead = program("sequential", true);
     for (with, without) in ahead.runs[0].nodes.iter().zip(&found.runs[0].nodes) {
         assert!(with.traffic.reads < without.traffic.reads);
-        assert!(with.traffic.read_bytes > without.traffic.read_bytes);
+        assert!(with.traffic.read_bytes >= without.traffic.read_bytes);
     }
 }
 

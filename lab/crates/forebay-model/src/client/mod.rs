@@ -90,6 +90,8 @@ struct Open {
     file: FileId,
     bytes: u64,
     read_ahead: ReadAhead,
+    /// `POSIX_FADV_RANDOM`.
+    is_random: bool,
 }
 
 #[derive(Debug)]
@@ -120,8 +122,13 @@ impl Client {
                 ReadAhead::Linux(Linux::new(read_ahead_bytes / PAGE_BYTES))
             }
         };
-        self.opens.push(Open { file, bytes, read_ahead });
+        self.opens.push(Open { file, bytes, read_ahead, is_random: false });
         OpenFile(self.opens.len() as u32 - 1)
+    }
+
+    /// Reads of the file fetch what they ask for and nothing beyond it (`POSIX_FADV_RANDOM`).
+    pub fn without_read_ahead(&mut self, open: OpenFile) {
+        self.opens[open.0 as usize].is_random = true;
     }
 
     /// Begins an access, clipped to the end of the file.
@@ -157,6 +164,17 @@ impl Client {
             (AccessMethod::MmapRandom, _) => {
                 node.fetch((wanted.0, wanted.0 + 1), u64::MAX);
                 wanted.0 + 1
+            }
+            (AccessMethod::Read, ReadAhead::Lustre(_)) if open.is_random => {
+                node.fetch(wanted, u64::MAX);
+                wanted.1
+            }
+            (AccessMethod::Read, ReadAhead::Linux(state)) if open.is_random => {
+                // A window after another, each once the one before is there.
+                if !node.has(wanted.0) {
+                    node.fetch(state.forced(wanted), FUSE_REQUEST_BYTES);
+                }
+                node.run(wanted, None)
             }
             (AccessMethod::Read, ReadAhead::Lustre(state)) => {
                 node.fetch(wanted, u64::MAX);
@@ -222,9 +240,10 @@ impl Client {
         let open = &self.opens[open.0 as usize];
         let end = range.offset.saturating_add(range.length).min(open.bytes);
         let pages = (range.offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
-        let max_bytes = match open.read_ahead {
+        let max_bytes = match &open.read_ahead {
             ReadAhead::Lustre(_) => u64::MAX,
-            ReadAhead::Linux(_) => FUSE_REQUEST_BYTES,
+            // The kernel fetches no more for one call; the engine makes as many as it takes.
+            ReadAhead::Linux(state) => state.most_pages().saturating_mul(PAGE_BYTES).min(FUSE_REQUEST_BYTES),
         };
         let mut node = Fetching { cache: &mut self.cache, file: open.file, bytes: open.bytes, fetches };
         node.fetch(pages, max_bytes);

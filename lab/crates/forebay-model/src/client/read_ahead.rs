@@ -18,6 +18,7 @@
 //!
 //! - `read()`: sequential misses open a window. Access to its marker page fetches the next window,
 //!   two or four times as large.
+//! - `read()` under `POSIX_FADV_RANDOM`: what it asks for, one window after another.
 //! - Page faults: a window around the page, unless more than 100 faults missed.
 //! - Of several markers only the latest is kept.
 
@@ -145,6 +146,17 @@ impl Linux {
         self.size = (history + wanted).min(max);
         self.ahead = 1;
         self.window()
+    }
+
+    /// A `read()` without read-ahead misses the first of its pages: returns the pages to fetch.
+    pub(crate) fn forced(&self, wanted: Pages) -> Pages {
+        (wanted.0, wanted.1.min(wanted.0.saturating_add(self.most_pages())))
+    }
+
+    /// Most pages that are fetched at once without read-ahead, and for one announcement
+    /// (`POSIX_FADV_WILLNEED`); a window of 0 does not limit them.
+    pub(crate) fn most_pages(&self) -> u64 {
+        if self.max_pages == 0 { u64::MAX } else { self.max_pages }
     }
 
     /// The marker page is accessed: returns the next window.

@@ -153,8 +153,7 @@ impl Reader {
                         continue;
                     };
                     let begin = one.offset + *offset;
-                    // Requests end at multiples of their size.
-                    let length = (REQUEST_BYTES - begin % REQUEST_BYTES).min(one.length - *offset);
+                    let length = REQUEST_BYTES.min(one.length - *offset);
                     *offset += length;
                     if *offset == one.length {
                         (*read, *offset) = (*read + 1, 0);

@@ -49,15 +49,8 @@ impl RankSampleReads {
 
     /// Sets out for the samples of a step.
     pub(crate) fn begin(&mut self, world: &World<'_>, step: u64) {
-        let steps = world.order.steps_per_epoch();
-        let (epoch, within) = (step / steps, step % steps);
         let ranks = if self.reads.reads_all { 0..world.job.ranks } else { self.rank..self.rank + 1 };
-        self.ids.clear();
-        let mut batch = Vec::new();
-        for rank in ranks {
-            world.order.batch_keeping(epoch, within, Rank(rank), None, &mut self.kept, &mut batch);
-            self.ids.append(&mut batch);
-        }
+        world.order.batches_of_ranks(step, ranks.map(Rank), &mut self.kept, &mut self.ids);
         let Ok(()) = world.places.locate(&self.ids, &mut self.located);
         let leaves = world.places.leaves();
         for (place, id) in self.ids.iter().enumerate() {

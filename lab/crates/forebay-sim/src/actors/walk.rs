@@ -105,9 +105,15 @@ impl Walk {
         self.runs.reverse();
     }
 
-    /// Passes all records before `record` as well, once it has reached its own.
-    pub(crate) fn pass_to(&mut self, record: u64) {
-        self.runs.insert(0, (record, record));
+    /// The first record that it has set out for.
+    pub(crate) fn first(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.0)
+    }
+
+    /// Reaches these records as well: those before its own come first, the others take their place.
+    pub(crate) fn reach(&mut self, records: Range<u64>) {
+        self.runs.retain(|(first, _)| !records.contains(first));
+        self.runs.push((records.start, records.end));
     }
 
     /// Goes on; returns when it continues, or `None` once it has reached all.

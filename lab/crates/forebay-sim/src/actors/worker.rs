@@ -107,7 +107,8 @@ impl Worker {
     fn list_keys(&self, world: &World<'_>) -> State {
         let walk = |rank| {
             let mut walk = Walk::new(self.node, rank..rank + 1, self.program.access());
-            walk.pass_to(world.places.samples());
+            // It touches the leaves on its way, and no record.
+            walk.reach(world.places.samples()..world.places.samples());
             walk
         };
         let walks: Vec<Walk> = world.job.ranks_of(self.node as u32).map(walk).collect();
@@ -140,13 +141,15 @@ impl Worker {
     }
 }
 
-/// Sets out for a step. In the order `sequential` a program has passed all records of the step when
-/// it hands out its batch.
+/// Sets out for a step. A cursor touches each record that it passes, as py-lmdb's do: in the order
+/// `sequential` all records of the step, in another one those before the first that is its own.
 fn begin_walk(walk: &mut Walk, world: &World<'_>, step: u64) {
     walk.begin(world, step);
+    let step_samples = world.job.batch_size * u64::from(world.job.ranks);
+    let first = step % world.order.steps_per_epoch() * step_samples;
     if world.order.kind() == OrderKind::Sequential {
-        let step_samples = world.job.batch_size * u64::from(world.job.ranks);
-        let within = step % world.order.steps_per_epoch();
-        walk.pass_to(((within + 1) * step_samples).min(world.places.samples()));
+        walk.reach(first..(first + step_samples).min(world.places.samples()));
+    } else if step == 0 {
+        walk.reach(0..walk.first());
     }
 }
