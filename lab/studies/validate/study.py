@@ -6,7 +6,6 @@ import json
 from functools import partial
 from pathlib import Path
 
-from forebay_lab.bench import workload
 from studies.harness.sections import DIRECTORY, Result, Row, Scope, SkipError, Study, run, shape
 from studies.validate import judge
 
@@ -57,12 +56,11 @@ def measured_file(scope: Scope, preset: str, ranks: int) -> Path:
 
 def measure(scope: Scope, preset: str, ranks: int) -> Path:
     """Measure a job, and store its result."""
-    data = workload.prepare(
-        "cifar10-large", TINY_SCALE if scope.tiny else SCALE, DIRECTORY, container="lmdb"
-    ).path
+    scale = TINY_SCALE if scope.tiny else SCALE
     batch = TINY_GLOBAL_BATCH if scope.tiny else GLOBAL_BATCH
     result = run(
-        "bench", str(data), *shape(ranks, SHAPES[ranks]), "--pfs", preset, *PLACES[preset],
+        "bench", "--workload", "cifar10-large", "--scale", str(scale), "--container", "lmdb",
+        "--data", str(DIRECTORY), "--compute", "0s", *shape(ranks, SHAPES[ranks]), "--pfs", preset, *PLACES[preset],
         "--global-batch", str(batch), "--cold", "--skip-verify",
         "--repetitions", str(scope.repetitions), "--strategies", ROWS,
     )  # fmt: skip

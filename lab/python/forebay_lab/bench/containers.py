@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
     from forebay_lab.bench.sample import Sample
 
-__all__ = ["LABELS", "WRITERS", "Block", "example", "framed", "masked_crc32c", "minimum_bytes"]
+__all__ = [
+    "COMMIT_EVERY",
+    "LABELS",
+    "WRITERS",
+    "Block",
+    "example",
+    "framed",
+    "masked_crc32c",
+    "minimum_bytes",
+]
 
 LABELS = 1000
 """Sample i has the label i mod this: the classes of ImageNet."""
@@ -42,7 +51,7 @@ _NODE_HEADER_BYTES = 8
 # A larger node goes to pages of its own: half a page, even, less its offset in the page (lmdb,
 # `me_nodemax`).
 _NODE_MOST_BYTES = ((_PAGE_BYTES - _PAGE_HEADER_BYTES) // 2 & ~1) - 2
-_COMMIT_EVERY = 1000
+COMMIT_EVERY = 1000
 """Samples per transaction: what Caffe's `convert_imageset` does."""
 
 
@@ -82,9 +91,9 @@ def write_lmdb(directory: Path, sample: Sample, counts: Sequence[int], blocks: I
     ) as environment:
         for block in blocks:
             numbered = iter(block)
-            for _ in range(0, len(block), _COMMIT_EVERY):
+            for _ in range(0, len(block), COMMIT_EVERY):
                 with environment.begin(write=True) as transaction:
-                    for number, payload in _first(numbered, _COMMIT_EVERY):
+                    for number, payload in _first(numbered, COMMIT_EVERY):
                         value = payload.data
                         if head:
                             value = b"".join((head, payload.data, datum.tail(number % LABELS)))

@@ -38,7 +38,17 @@ if TYPE_CHECKING:
 
     from forebay_lab.bench.sample import Sample
 
-__all__ = ["MANIFEST", "Generated", "Recipe", "blocks", "file_counts", "generate", "sample_number", "sizes"]
+__all__ = [
+    "MANIFEST",
+    "Generated",
+    "Recipe",
+    "block_samples",
+    "blocks",
+    "file_counts",
+    "generate",
+    "sample_number",
+    "sizes",
+]
 
 MANIFEST = "forebay-workload.json"
 """Name of the file that says what a dataset holds; it is written last."""
@@ -110,10 +120,15 @@ def file_counts(recipe: Recipe) -> list[int]:
     return [each + (number < more) for number in range(recipe.files)]
 
 
+def block_samples(sample: Sample) -> int:
+    """Return the samples of a block; no transaction of an LMDB file goes beyond its block."""
+    return max(1, _BLOCK_BYTES // sample.bytes)
+
+
 def blocks(recipe: Recipe) -> Iterator[Block]:
     """Make all samples, in blocks that end where a file ends."""
     drawn = sizes(recipe)
-    most = max(1, _BLOCK_BYTES // recipe.sample.bytes)
+    most = block_samples(recipe.sample)
     first = 0
     for count in file_counts(recipe):
         for start in range(first, first + count, most):

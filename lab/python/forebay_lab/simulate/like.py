@@ -17,7 +17,10 @@ from msgspec import Meta
 
 from forebay._core import FormatError, OptionError, option_error
 from forebay_lab.bench import baselines
+from forebay_lab.bench.containers import COMMIT_EVERY
+from forebay_lab.bench.generate import block_samples
 from forebay_lab.bench.strategies import Row
+from forebay_lab.bench.workload import load
 from forebay_lab.checked import convert
 from forebay_lab.report import data
 from forebay_lab.simulate.costs import Costs
@@ -46,6 +49,10 @@ class _Machine(msgspec.Struct):
     cores: _Count
     memory_bytes: _Bytes
     name: str | None = None
+
+
+class _Workload(msgspec.Struct):
+    name: str
 
 
 class _FileSystem(msgspec.Struct):
@@ -83,6 +90,7 @@ class _Form(msgspec.Struct):
     cold: bool
     rows: list[_RowForm]
     pfs: _FileSystem | None = None
+    workload: _Workload | None = None
     node_memory_bytes: _Bytes | None = None
     tiers: list[str] = []
     seed: Annotated[int, Meta(ge=0)] = 0
@@ -131,6 +139,7 @@ def request_like(result: dict[str, Any], costs: Costs, seeds: int) -> Request:
         files=form.dataset.files,
         file_bytes=form.dataset.bytes,
         mean_bytes=form.dataset.mean_bytes,
+        commit_samples=_commit_samples(form.workload),
     )
     spec = form.pfs.spec
     request = Request(
@@ -240,6 +249,13 @@ def _with_error(simulated: dict[str, Any], row: dict[str, Any]) -> dict[str, Any
     measured = row["median"]["wall_seconds"]
     error = None if middle is None or not measured else middle["wall_seconds"] / measured - 1
     return {**simulated, "wall_error": error}
+
+
+def _commit_samples(workload: _Workload | None) -> int:
+    """Return the samples of a transaction: Caffe's number, or fewer where blocks are smaller."""
+    if workload is None:
+        return COMMIT_EVERY
+    return min(COMMIT_EVERY, block_samples(load(workload.name).sample))
 
 
 def _read_ahead_kb(result: dict[str, Any], spec: dict[str, Any]) -> int:

@@ -114,7 +114,7 @@ def of_workload(workload: Workload, scale: float, container: str | None) -> tupl
 
 
 def of_dataset(
-    kind: str, *, samples: int, files: int, file_bytes: int, mean_bytes: float
+    kind: str, *, samples: int, files: int, file_bytes: int, mean_bytes: float, commit_samples: int
 ) -> tuple[Places, Sequence[str]]:
     """Return about where the samples of a dataset lie, from what a result says of it.
 
@@ -128,6 +128,8 @@ def of_dataset(
         Of all files [bytes].
     mean_bytes
         Of a record [bytes].
+    commit_samples
+        Of a transaction that wrote an LMDB file.
 
     Raises
     ------
@@ -140,7 +142,9 @@ def of_dataset(
     )
     if kind == "lmdb":
         left_out.append("branches of the tree of an LMDB file")
-        return Places.of("lmdb", samples=samples, sample_bytes=size), left_out
+        left_out.append(f"when an LMDB file was committed: every {commit_samples:,} records are taken for it")
+        places = Places.of("lmdb", samples=samples, sample_bytes=size, transaction_samples=commit_samples)
+        return places, left_out
     head, tail = (_TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES) if kind == "tfrecord" else (0, 0)
     rest = file_bytes - samples * (head + size + tail)
     places = Places.of(
