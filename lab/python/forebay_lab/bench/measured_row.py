@@ -53,4 +53,5 @@ class MeasuredRow:
             "label": self.row.label,
             "environment": self.row.surroundings.environment,
             "wrapper": list(self.row.surroundings.wrapper),
+            "simulated": None,
         }

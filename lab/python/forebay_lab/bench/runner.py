@@ -396,4 +396,5 @@ def _result(
         "warnings": warnings,
         "rows": [one.as_json() for one in measured],
         "verified": verify.compare(verified),
+        "simulation": None,
     }

@@ -74,6 +74,7 @@ def simulate(request: Request, rows: Sequence[Row], report: Report) -> dict[str,
         "warnings": [],
         "rows": largest["rows"],
         "verified": [],
+        "simulation": None,
         "simulated": {
             "seeds": seeds,
             "window": request.steps,
