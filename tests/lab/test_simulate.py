@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from forebay_lab.bench.strategies import LADDER
@@ -63,15 +64,90 @@ def test_equal_seeds_give_equal_output(capsys):
 
 
 def test_the_table_has_a_line_for_each_row_and_says_what_is_not_modelled(capsys):
-    status, out, _ = run(
-        capsys, "--ranks", "4", "--steps", "8", "--strategies", "forebay@sequential,pylmdb-ownlock"
-    )
+    rows = "forebay@sequential,h5py,torch-dataloader"
+    status, out, _ = run(capsys, "--container", "hdf5", "--ranks", "4", "--steps", "8", "--strategies", rows)
     assert status == 0
     lines = out.splitlines()
     assert any(line.split()[:2] == ["4", "forebay@sequential"] for line in lines)
-    assert any(line.split()[:3] == ["4", "pylmdb-ownlock@sequential", "skipped"] for line in lines)
-    assert "pylmdb-ownlock@sequential: not modelled: the program pylmdb-ownlock" in out
-    assert "not modelled: branches of the tree of an LMDB file" in out
+    assert any(line.split()[:3] == ["4", "torch-dataloader@torch-sampler", "skipped"] for line in lines)
+    reason = (
+        "torch-dataloader@torch-sampler: not modelled: a cursor through a file whose tree is not computed"
+    )
+    assert reason in " ".join(out.split())
+    assert "not modelled: schedulers, elevators, and caches of servers" in out
+
+
+def test_programs_read_what_they_say(capsys):
+    """Each rank of tf.data reads whole files, h5py its samples, torch its records and the tree."""
+    shape = ("--ranks", "4", "--ranks-per-node", "1", "--batch-size", "250", "--compute", "0s")
+    bytes_of = {}
+    for container, row in (
+        ("hdf5", "h5py"),
+        ("hdf5", "h5py-random"),
+        ("tfrecord", "tfdata"),
+        (None, "torch-dataloader"),
+    ):
+        container = () if container is None else ("--container", container)
+        found = run_json(capsys, *shape, *container, "--strategies", row, "--steps", "100")
+        (one,) = found["rows"]
+        assert one["status"] == "ok"
+        bytes_of[row] = one["median"]["storage_bytes"]
+        assert one["median"]["requested_bytes"] == 100_000 * (3083 if row == "torch-dataloader" else 3072)
+    assert bytes_of["h5py"] >= 100_000 * 3072
+    # The last read of a step ends in the middle of a page.
+    assert bytes_of["tfdata"] >= 4 * 99_999 * 3088
+    assert bytes_of["torch-dataloader"] >= 100_000 * 4096
+
+
+def test_a_dataset_that_is_there_is_simulated_by_its_index(capsys, tmp_path):
+    path = tmp_path / "data.npy"
+    np.save(path, np.zeros((1000, 1024), np.uint8))
+    arguments = (
+        "simulate",
+        str(path),
+        "--ranks",
+        "2,4",
+        "--pfs",
+        "nfs",
+        "--seeds",
+        "2",
+        "--batch-size",
+        "10",
+    )
+    found = run_command_json(capsys, *arguments, "--strategies", "forebay@sequential,forebay@shuffle,lmdb")
+    assert found["dataset"] == {
+        "path": str(path), "format": "npy", "samples": 1000, "bytes": 1_024_128, "mean_bytes": 1024.0
+    }  # fmt: skip
+    assert found["workload"] is None
+    sequential, shuffled, cursor = found["rows"]
+    for row in (sequential, shuffled):
+        assert row["median"]["requested_bytes"] == 1000 * 1024
+        assert row["median"]["read_bytes"] >= 1000 * 1024
+    assert cursor["error"] == "not modelled: a cursor through a file whose tree is not computed"
+    status, out, _ = run_command(capsys, *arguments)
+    assert status == 0
+    assert "1,000 samples (npy), 1,024 bytes each, on nfs" in out
+    status, _, err = run_command(capsys, "simulate", str(tmp_path / "none.npy"), "--pfs", "nfs")
+    assert status != 0
+    assert "none.npy" in err
+
+
+def test_values_that_are_compressed_have_no_model(capsys, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "coded.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((64, 64), np.uint8), chunks=(8, 64), compression="gzip")
+    status, _, err = run_command(capsys, "simulate", str(tmp_path / "coded.h5"), "--pfs", "nfs")
+    assert status == 1
+    assert "not modelled: values that are compressed" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("data.npy", "--workload", "cifar10-large"), ("data.npy", "--like", "a.json")]
+)
+def test_one_thing_is_simulated(capsys, arguments):
+    status, _, err = run_command(capsys, "simulate", *arguments)
+    assert status == 2
+    assert "expected one of DATASET, --workload NAME and --like RESULT" in err
 
 
 def test_the_ladder_has_windows_of_the_rows_that_take_page_faults(capsys):
@@ -119,7 +195,10 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
     status, out, _ = run(capsys, "--ranks", "4", "--strategies", "torch-dataloader", "--container", "hdf5")
     assert status == 1
-    assert "torch-dataloader@torch-sampler: not modelled: a cursor through a file that is no LMDB" in out
+    assert (
+        "torch-dataloader@torch-sampler: not modelled: a cursor through a file whose tree is not computed"
+        in out
+    )
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ impl Job {
         let options = self.loader_options(node_ranks).checked()?;
         options.strategy.check()?;
         if options.strategy.locate == Locate::Scan && places.leaves().is_empty() {
-            return Err(Error::NotModelled("a walk through a file that is no LMDB".to_owned()));
+            return Err(Error::NotModelled("a walk through a file whose tree is not computed".to_owned()));
         }
         let samples = places.samples();
         let (group_samples, group_window) = default_group(samples, places.sample_bytes() as f64, 1);
@@ -247,14 +247,16 @@ impl Job {
         let decisions = Decisions { order, settings, has_tiers, copy_buffer_bytes };
         if let Some(program) = self.program {
             if program.walks() && places.leaves().is_empty() {
-                return Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()));
+                return Err(Error::NotModelled(
+                    "a cursor through a file whose tree is not computed".to_owned(),
+                ));
             }
             // What the loader would do does not matter.
             return Ok(Decisions { has_tiers: false, ..decisions });
         }
         match decisions.settings.mode {
             IoMode::CursorWalk { .. } if places.leaves().is_empty() => {
-                Err(Error::NotModelled("a cursor through a file that is no LMDB".to_owned()))
+                Err(Error::NotModelled("a cursor through a file whose tree is not computed".to_owned()))
             }
             IoMode::Mapped => {
                 Err(Error::NotModelled("files that are in the page cache from the beginning".to_owned()))
@@ -340,7 +342,11 @@ impl Job {
         let memory_bytes = self.machine.memory_bytes;
         let facts = MemoryFacts {
             requested_bytes: self.node_memory_bytes,
-            default_bytes: default_memory_bytes(memory_bytes),
+            // A program keeps its batches as it likes.
+            default_bytes: match self.program {
+                Some(_) => memory_bytes,
+                None => default_memory_bytes(memory_bytes),
+            },
             free_bytes: memory_bytes,
             address_left_bytes: None,
             held_bytes: 0,

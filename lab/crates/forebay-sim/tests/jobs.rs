@@ -163,15 +163,19 @@ fn a_job_that_is_not_possible_is_refused_with_what_is() {
         (
             "strategy",
             json!({"locate": "cursor", "access": "mmap"}),
-            "a cursor through a file that is no LMDB",
+            "a cursor through a file whose tree is not computed",
         ),
         (
             "strategy",
             json!({"locate": "handoff", "access": "mmap"}),
-            "a cursor through a file that is no LMDB",
+            "a cursor through a file whose tree is not computed",
         ),
         ("fault_window", json!({"after": 0, "steps": 0}), "fault_window.steps: expected 1 to"),
-        ("strategy", json!({"locate": "scan"}), "not modelled: a walk through a file that is no LMDB"),
+        (
+            "strategy",
+            json!({"locate": "scan"}),
+            "not modelled: a walk through a file whose tree is not computed",
+        ),
         ("tiers", json!([{"bytes": 4096}]), "tiers.bytes: expected 1048576 to 2^60, found 4096"),
         ("tiers", json!(vec![json!({"bytes": 1 << 20}); 8]), "tiers: expected at most 7, found 8"),
     ] {

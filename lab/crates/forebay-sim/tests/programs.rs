@@ -139,7 +139,7 @@ fn a_program_that_is_not_possible_is_refused() {
         (json!({"access": "read", "workers": 2000}), "program.workers: expected at most 1024, found 2000"),
         (json!({"access": "read", "ahead": 0}), "program.ahead: expected 1 to 1024, found 0"),
         (json!({"access": "read", "sample_ns": -1.0}), "program.sample_ns: expected 0 to 1e12, found -1"),
-        (json!({"access": "mmap", "lists_keys": true}), "a cursor through a file that is no LMDB"),
+        (json!({"access": "mmap", "lists_keys": true}), "a cursor through a file whose tree is not computed"),
     ] {
         let error = simulate(&[0], |job| job["program"] = json!({"samples": program})).unwrap_err();
         assert!(error.to_string().contains(message), "{error}");

@@ -19,23 +19,30 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 
 
 @click.command()
-@click.option("--workload", metavar="NAME", help="A published workload (docs/workloads.md).")
+@click.argument("dataset", nargs=-1)
+@click.option(
+    "--workload", metavar="NAME", help="Instead of DATASET: a published workload (docs/workloads.md)."
+)
 @click.option(
     "--like",
     metavar="RESULT",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Instead of --workload: the job of a result of forebay bench --json, compared with what was measured.",
+    help="Instead of DATASET: the job of a result of forebay bench --json, compared with what was measured.",
 )
 @click.option(
     "--variant", metavar="NAME", help="Published variant of the workload, for example h100.  [default: first]"
 )
 @click.option(
-    "--scale", default=1.0, show_default=True, type=Finite(above=0), help="Factor on the size of its data."
+    "--scale",
+    default=1.0,
+    show_default=True,
+    type=Finite(above=0),
+    help="Factor on the size of the workload.",
 )
 @click.option(
     "--container",
     metavar="NAME",
-    help="Format of its data: lmdb, hdf5, tfrecord, npz.  [default: the published one]",
+    help="Format of the workload: lmdb, hdf5, tfrecord, npz.  [default: the published one]",
 )
 @click.option(
     "--ranks",
@@ -62,7 +69,7 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
     help="Comma-separated rows, each strategy or strategy@order; ladder: the rows of the LMDBIO paper.",
 )
 @click.option("--order", default="group", show_default=True, help="Order of rows without @order.")
-@click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: the workload's]")
+@click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: the workload's, or 32]")
 @click.option("--global-batch", type=COUNT, help="Samples of all ranks per step, instead of --batch-size.")
 @click.option(
     "--steps", type=COUNT, help="Steps to simulate.  [default: all, 64 of rows that take page faults]"
@@ -72,7 +79,7 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
     "--compute",
     metavar="TIME",
     callback=seconds,
-    help="Compute time of a step, for example 5ms.  [default: the workload's]",
+    help="Compute time of a step, for example 5ms.  [default: the workload's, or none]",
 )
 @click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")
 @click.option(
@@ -102,6 +109,7 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 )
 @as_json
 def command(
+    dataset: tuple[str, ...],
     workload: str | None,
     like: Path | None,
     variant: str | None,
@@ -124,36 +132,35 @@ def command(
 ) -> int:
     """Predict the I/O of a job of any size from a model of its file system, without reading data.
 
-    The engine's own orders, plans and decisions run in virtual time against the model of `forebay
-    pfs`. docs/simulate.md explains the columns, and what the model leaves out.
+    DATASET is what `forebay.open` takes; only its index is read. The engine's own orders, plans and
+    decisions run in virtual time against the model of `forebay pfs`. docs/simulate.md explains the
+    columns, and what the model leaves out.
     """
+    if bool(dataset) + (workload is not None) + (like is not None) != 1:
+        raise click.UsageError("expected one of DATASET, --workload NAME and --like RESULT")
     if like is not None:
         return _like(like, costs, options["seeds"], as_json=as_json, report=report)
-    if workload is None:
-        raise click.UsageError("expected --workload NAME or --like RESULT, found neither")
     if batch_size is not None and global_batch is not None:
         raise click.UsageError("expected --batch-size or --global-batch, found both")
     from forebay.cli.output import progress
     from forebay_lab import write_page
     from forebay_lab.bench import baselines as programs
     from forebay_lab.bench.strategies import parse
-    from forebay_lab.bench.workload import load
     from forebay_lab.pfs.start import Wanted
     from forebay_lab.simulate import Request, simulate, table
     from forebay_lab.simulate.costs import read as read_costs
-    from forebay_lab.simulate.places import of_workload
+    from forebay_lab.simulate.source import of_dataset, of_workload
     from forebay_lab.simulate.tiers import parse_tiers
 
     if report is not None:
         write_page.check(report)
-    found = load(workload)
-    chosen = found.variant(variant)
-    places, left_out = of_workload(found, scale, container)
-    per_node = ranks_per_node or (found.client.node_ranks if found.client else max(ranks))
+    with progress() as show:
+        if workload is None:
+            source = of_dataset(dataset, show)
+        else:
+            source = of_workload(workload, variant, scale, container)
     if batch_size is None and global_batch is None:
-        # What is published for some number of ranks holds for the job: the same global batch.
-        global_batch = chosen.batch_samples * chosen.ranks if chosen.ranks else None
-        batch_size = None if global_batch else chosen.batch_samples
+        batch_size, global_batch = source.batch_size, source.global_batch
     path = Path(pfs)
     wanted = Wanted(
         preset=None if path.suffix == ".toml" else pfs,
@@ -161,31 +168,19 @@ def command(
         overrides={} if targets is None else {"targets": targets},
     )
     request = Request(
-        places=places,
-        dataset={
-            "path": workload,
-            "format": container or found.container,
-            "samples": places.samples,
-            "bytes": places.model.file_bytes,
-            "mean_bytes": float(places.sample_bytes),
-        },
+        places=source.places,
+        dataset=source.dataset,
         spec=wanted.resolve(),
         ranks=ranks,
-        ranks_per_node=per_node,
+        ranks_per_node=ranks_per_node or source.node_ranks or max(ranks),
         batch_size=batch_size,
         global_batch=global_batch,
         compute_seconds=compute,
-        sample_seconds=(chosen.step_seconds or 0.0) / chosen.batch_samples,
+        sample_seconds=source.sample_seconds,
         costs=None if costs is None else read_costs(costs),
-        workload={
-            "name": workload,
-            "variant": chosen.name,
-            "scale": scale,
-            "utilisation_line": found.benchmark.utilisation_line,
-            "notes": [],
-        },
+        workload=source.workload,
         tiers=parse_tiers(tiers),
-        left_out=tuple(left_out),
+        left_out=source.left_out,
         command=("forebay", *sys.argv[1:]),
         **options,
     )

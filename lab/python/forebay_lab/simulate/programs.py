@@ -1,4 +1,4 @@
-"""Programs of the bench that have a model: which bytes they touch, and what they cost per sample."""
+"""Programs of the bench that have a model: the bytes they touch, and what they cost per sample."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ class Program:
     """The order of the engine that takes the same samples in a step, or equally random ones."""
     description: dict[str, Any]
     """As ``Program`` of the crate forebay-sim."""
+
+    def faster(self, factor: float) -> dict[str, Any]:
+        """Return its description where its own time counts less by a factor."""
+        samples = self.description.get("samples")
+        if samples is None:
+            return self.description
+        return {"samples": {**samples, "sample_ns": samples.get("sample_ns", 0.0) / factor}}
 
 
 def _cursor(order: str, suffix: str) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -156,7 +156,7 @@ class Request:
             "batch_size": self.batch_of(ranks),
             "order": _order_json(order),
             "strategy": asdict(options["strategy"]),
-            "program": program and program.description,
+            "program": program and program.faster(self.time_scale),
             "tiers": [tier.as_job() for tier in self.tiers],
             "store": None if store is None else asdict(store),
             "epochs": self.epochs,
