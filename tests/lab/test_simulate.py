@@ -137,7 +137,7 @@ def test_values_that_are_compressed_have_no_model(capsys, tmp_path):
     with h5py.File(tmp_path / "coded.h5", "w") as file:
         file.create_dataset("data", data=np.zeros((64, 64), np.uint8), chunks=(8, 64), compression="gzip")
     status, _, err = run_command(capsys, "simulate", str(tmp_path / "coded.h5"), "--pfs", "nfs")
-    assert status == 1
+    assert status == 2
     assert "not modelled: values that are compressed" in err
 
 
@@ -151,8 +151,8 @@ def test_one_thing_is_simulated(capsys, arguments):
 
 
 def test_the_ladder_has_windows_of_the_rows_that_take_page_faults(capsys):
-    arguments = ("--ranks", "8", "--ranks-per-node", "2", "--global-batch", "512", "--strategies", "ladder")
-    found = run_json(capsys, *arguments)
+    shape = ("--ranks", "8", "--ranks-per-node", "2", "--global-batch", "512", "--compute", "0s")
+    found = run_json(capsys, *shape, "--strategies", "ladder")
     window = {"after": 8, "steps": 64}
     faulting = {"pylmdb-skipping", "lmdb", "lmm", "lmm-dm"}
     rows = {row["name"].partition("@")[0]: row for row in found["rows"]}
@@ -165,7 +165,8 @@ def test_the_ladder_has_windows_of_the_rows_that_take_page_faults(capsys):
             assert one["requested_bytes"] == row["steps"] * 512 * 3083
             assert one["step_seconds"][-1] == pytest.approx(one["total_seconds"])
     step = {name: row["median"]["wall_seconds"] / row["steps"] for name, row in rows.items()}
-    assert step["forebay"] <= step["lmm-dio-prov"] <= step["lmm-dm"] <= step["lmdb"]
+    assert step["forebay"] <= step["lmm-dio-prov"] < step["lmm"]
+    assert step["lmm-dm"] < step["lmm"] <= step["lmdb"] * 1.01
 
 
 def test_the_table_says_which_rows_have_a_window(capsys):
@@ -179,7 +180,16 @@ def test_the_table_says_which_rows_have_a_window(capsys):
 
 def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
     page = tmp_path / "page.html"
-    arguments = ("--ranks", "4,8", "--steps", "8", "--strategies", "forebay@sequential,lmdb,pylmdb-ownlock")
+    arguments = (
+        "--ranks",
+        "4,8",
+        "--steps",
+        "8",
+        "--container",
+        "hdf5",
+        "--strategies",
+        "forebay@sequential,h5py,lmdb",
+    )
     status, out, _ = run(capsys, *arguments, "--report", str(page))
     assert status == 0
     assert f"The same with pictures: {page}" in out
@@ -188,17 +198,17 @@ def test_a_report_has_the_pictures_of_the_simulated_run(capsys, tmp_path):
         assert f"<h2>{title}</h2>" in text
     assert "Against the limit" not in text
     scaling = text.partition('<section id="scaling"')[2].partition("</section>")[0]
-    assert "lmdb@sequential, 8 ranks: " in scaling
-    assert "pylmdb-ownlock" not in scaling
+    assert "h5py@sequential, 8 ranks: " in scaling
+    assert "lmdb" not in scaling
 
 
 def test_a_job_without_any_row_that_has_a_model_fails(capsys):
     status, out, _ = run(capsys, "--ranks", "4", "--strategies", "torch-dataloader", "--container", "hdf5")
     assert status == 1
-    assert (
+    reason = (
         "torch-dataloader@torch-sampler: not modelled: a cursor through a file whose tree is not computed"
-        in out
     )
+    assert reason in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

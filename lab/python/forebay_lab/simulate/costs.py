@@ -36,6 +36,8 @@ MEANINGS = {
     "pass_ns": "passing a record with a cursor, in a Python program",
     "wake_ns": "waking a thread",
     "message_ns": "a message between two ranks",
+    "serve_ns": "serving a part of a share to another node, or receiving it, besides its bytes",
+    "serve_bytes_per_second": "serving, or receiving, by one thread",
     "start_up_ns": "making a loader, besides what it waits for",
 }
 """Of each number."""
@@ -56,6 +58,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     pass_ns: _Ns
     wake_ns: _Ns
     message_ns: _Ns
+    serve_ns: _Ns
+    serve_bytes_per_second: _Rate
     start_up_ns: _Ns
 
     @classmethod
@@ -65,7 +69,7 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def faster(self, factor: float) -> Costs:
         """Return the costs of a machine that does everything so many times as fast."""
-        slower = {"copy_bytes_per_second"}
+        slower = {"copy_bytes_per_second", "serve_bytes_per_second"}
         values = {key: self.number(key) for key in MEANINGS}
         return Costs(
             machine=self.machine,

@@ -6,8 +6,8 @@ what its threads say of their own time is divided by the samples. Other numbers 
 around one operation each. Of several rounds the shortest counts, as other programs only make one
 longer; of requests, which may find pages that stayed, the median.
 
-What cannot be measured here keeps its default, and is named: requests where the temporary folder
-lies in memory, the cursor without py-lmdb.
+What cannot be measured here keeps its default, and is named: what serving takes, which needs two
+nodes; requests where the temporary folder lies in memory; the cursor without py-lmdb.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def measure(report: Report) -> tuple[Costs, list[str]]:
         What was not measured, and why.
     """
     found: dict[str, float] = {}
-    notes: list[str] = []
+    notes = [
+        "serve_ns, serve_bytes_per_second: need two nodes; the defaults are those of docs/results/store.md"
+    ]
     with TemporaryDirectory(prefix="forebay-costs-") as name:
         directory = Path(name)
         file = directory / "bytes"
