@@ -3,7 +3,6 @@
 use forebay_py::dataset::Dataset;
 use forebay_py::errors::wrong_option;
 use forebay_sim::{Costs, Error, Job, Places, simulate};
-use forebay_types::SamplePlaces;
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 

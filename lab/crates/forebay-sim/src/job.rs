@@ -11,7 +11,6 @@ use forebay_plan::config::{
 };
 use forebay_plan::options::{LoaderOptions, OrderChoice, StoreChoice, StrategyChoice, TierOptions, TierSpec};
 use forebay_plan::{LastBatch, Order, OrderKind, STREAM_CONTROL_BYTES, default_group, stream_buffer_bytes};
-use forebay_types::SamplePlaces;
 use serde::{Deserialize, Serialize};
 
 use crate::costs::Costs;

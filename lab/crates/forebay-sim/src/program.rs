@@ -78,8 +78,8 @@ impl Program {
         }
     }
 
-    /// Batches of each rank: those that are read ahead, and the one that the script holds. One alone
-    /// is read when the script asks for it.
+    /// Batches of each rank: those that are read ahead, and the one that the script holds. One
+    /// alone is read when the script asks for it.
     pub(crate) fn batches(&self) -> usize {
         match self {
             Program::Samples(reads) if reads.workers > 0 => (reads.workers * reads.ahead + 1) as usize,

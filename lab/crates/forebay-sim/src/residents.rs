@@ -9,7 +9,6 @@ use forebay_plan::{
     NoWindow, NodeMemory, Order, RANGE_ENTRY_BYTES, StreamMemory, UnitBytes, WindowFacts, WindowWish,
     dataset_key, stream_buffer_bytes, stream_node_memory, unit_costs,
 };
-use forebay_types::SamplePlaces;
 
 use crate::decided::Streamed;
 use crate::error::Error;

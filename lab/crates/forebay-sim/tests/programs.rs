@@ -43,9 +43,9 @@ fn a_program_reads_when_it_is_asked_and_passes_the_records_of_all_ranks() {
 const READ_NS: u64 = 4096 + 100_000;
 
 /// 64 samples in steps of 8, read one by one.
-fn samples(program: Value, change: impl FnOnce(&mut Value)) -> Simulated {
+fn samples(program: &Value, change: impl FnOnce(&mut Value)) -> Simulated {
     simulate(&[0], |job| {
-        job["program"] = json!({ "samples": program });
+        job["program"] = json!({"samples": program});
         change(job);
     })
     .unwrap()
@@ -57,15 +57,15 @@ fn one(found: &Simulated) -> &RunResult {
 
 #[test]
 fn a_script_that_reads_its_samples_waits_for_each_of_them() {
-    let found = samples(json!({"access": "read"}), |job| job["compute_us"] = 300.into());
+    let found = samples(&json!({"access": "read"}), |job| job["compute_us"] = 300.into());
     let run = one(&found);
     assert_eq!((run.startup_ns, run.wall_ns), (8 * READ_NS, 7 * 8 * READ_NS + 8 * 300_000));
     assert_eq!((run.nodes[0].reads, run.nodes[0].read_bytes), (64, 64 * 4096));
     // Its own time is work of a processor.
-    let slow = samples(json!({"access": "read", "sample_ns": 1e6}), |_| ());
+    let slow = samples(&json!({"access": "read", "sample_ns": 1e6}), |_| ());
     assert_eq!(one(&slow).startup_ns, 8 * (READ_NS + 1_000_000));
     // A shuffled order reads each sample once, too.
-    let shuffled = samples(json!({"access": "read"}), |job| job["order"] = json!({"kind": "shuffle"}));
+    let shuffled = samples(&json!({"access": "read"}), |job| job["order"] = json!({"kind": "shuffle"}));
     assert_eq!(one(&shuffled).nodes[0].traffic.read_bytes, 64 * 4096);
     assert_eq!(one(&shuffled).servers[0].pieces, 64);
 }
@@ -74,12 +74,12 @@ fn a_script_that_reads_its_samples_waits_for_each_of_them() {
 fn workers_read_ahead_of_the_script() {
     for (workers, ahead) in [(1, 1), (2, 1), (1, 2), (2, 3)] {
         let program = json!({"access": "read", "workers": workers, "ahead": ahead});
-        let found = samples(program.clone(), |job| job["compute_us"] = 2000.into());
+        let found = samples(&program, |job| job["compute_us"] = 2000.into());
         // A step takes longer to compute than to read.
         assert_eq!(one(&found).nodes[0].wait_ns, 0, "{program}");
         assert_eq!(one(&found).nodes[0].traffic.read_bytes, 64 * 4096);
         // Without computing it takes as long as the workers need, who share the server.
-        let busy = samples(program.clone(), |_| ());
+        let busy = samples(&program, |_| ());
         let end = one(&busy).startup_ns + one(&busy).wall_ns;
         assert!(end >= 64 * READ_NS / workers && end <= 64 * READ_NS / workers + 64 * 4096, "{program}");
     }
@@ -89,7 +89,7 @@ fn workers_read_ahead_of_the_script() {
 fn a_program_opens_a_file_for_each_sample_where_it_says_so() {
     let reads = |opens: bool| {
         let program = json!({"access": "read", "opens": opens});
-        let found = samples(program, |job| {
+        let found = samples(&program, |job| {
             job["storage"]["metadata_us"] = 50.into();
             job["dataset"]["uniform"]["files"] = 64.into();
         });
@@ -101,7 +101,7 @@ fn a_program_opens_a_file_for_each_sample_where_it_says_so() {
 
 #[test]
 fn ranks_that_read_all_records_each_read_the_files_whole() {
-    let found = samples(json!({"access": "read", "reads_all": true}), |job| {
+    let found = samples(&json!({"access": "read", "reads_all": true}), |job| {
         (job["nodes"], job["ranks"], job["batch_size"]) = (2.into(), 2.into(), 4.into());
         job["costs"]["pass_ns"] = 10.0.into();
     });
@@ -117,7 +117,7 @@ fn ranks_that_read_all_records_each_read_the_files_whole() {
 #[test]
 fn keys_lead_to_a_leaf_and_to_a_record_and_are_listed_before() {
     let job = |lists_keys: bool| {
-        samples(json!({"access": "mmap_random", "lists_keys": lists_keys}), |job| {
+        samples(&json!({"access": "mmap_random", "lists_keys": lists_keys}), |job| {
             job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
             (job["order"], job["batch_size"]) = (json!({"kind": "shuffle"}), 100.into());
         })

@@ -3,7 +3,6 @@
 
 use forebay_model::Kernel;
 use forebay_plan::OrderKind;
-use forebay_types::SamplePlaces;
 
 use crate::actors::sample_reads::RankSampleReads;
 use crate::actors::turns::RankTurns;

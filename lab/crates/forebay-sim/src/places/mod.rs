@@ -64,6 +64,15 @@ impl Places {
         Indexed::of(index).map(|indexed| Places(Kind::Indexed(indexed)))
     }
 
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        match &self.0 {
+            Kind::Uniform(uniform) => uniform.samples(),
+            Kind::Lmdb(lmdb) => lmdb.samples(),
+            Kind::Indexed(indexed) => indexed.samples(),
+        }
+    }
+
     /// Bytes of a sample, the mean where they differ \[B\].
     pub fn sample_bytes(&self) -> u64 {
         match &self.0 {
@@ -137,11 +146,7 @@ impl SamplePlaces for Places {
     type Error = Infallible;
 
     fn samples(&self) -> u64 {
-        match &self.0 {
-            Kind::Uniform(uniform) => uniform.samples(),
-            Kind::Lmdb(lmdb) => lmdb.samples(),
-            Kind::Indexed(indexed) => indexed.samples(),
-        }
+        Places::samples(self)
     }
 
     fn shard_bytes(&self) -> Vec<u64> {
