@@ -39,6 +39,21 @@ fn a_program_reads_when_it_is_asked_and_passes_the_records_of_all_ranks() {
     }
 }
 
+#[test]
+fn cursors_of_a_node_that_pass_the_same_records_read_as_one_does() {
+    let traffic = |ranks: u64| {
+        let found = simulate(&[0], |job| {
+            job["dataset"] = json!({"lmdb": {"samples": 1000, "sample_bytes": 3000}});
+            job["program"] = json!({"cursor": {"read_ahead": true}});
+            job["rules"] = json!({"linux": {"read_ahead_bytes": 1 << 17}});
+            (job["ranks"], job["batch_size"]) = (ranks.into(), (200 / ranks).into());
+        });
+        let run = &found.unwrap().runs[0];
+        (run.nodes[0].traffic, run.startup_ns + run.wall_ns, run.servers[0].pieces)
+    };
+    assert_eq!(traffic(4), traffic(1));
+}
+
 /// Time of a read of a sample: its bytes at 1 ns each, and the latency \[ns\].
 const READ_NS: u64 = 4096 + 100_000;
 

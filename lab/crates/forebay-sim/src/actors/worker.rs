@@ -45,8 +45,12 @@ impl Worker {
             Program::Cursor { .. } => Touches::Walk(Walk::new(node, rank..rank + 1, program.access())),
             Program::Samples(reads) => Touches::Samples(RankSampleReads::new(node, rank, reads)),
         };
-        let ranks = world.job.ranks_of(node as u32).map(touches).collect();
-        Worker { node, program, ranks, state: State::Start }
+        let mut ranks = world.job.ranks_of(node as u32);
+        if matches!(program, Program::Cursor { .. }) && world.order.kind() == OrderKind::Sequential {
+            // All touch the same: what one waits for is there, or on its way, for the others.
+            ranks.end = ranks.start + 1;
+        }
+        Worker { node, program, ranks: ranks.map(touches).collect(), state: State::Start }
     }
 
     pub(crate) fn resume(&mut self, kernel: &mut Kernel, world: &mut World<'_>) {
