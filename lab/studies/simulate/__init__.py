@@ -1,0 +1,5 @@
+"""Figures of the papers at their scale, by simulation, beside what was published.
+
+Page: docs/results/simulate.md. Nothing is measured: each section runs ``forebay simulate``, and its
+rows are the same on every machine.
+"""
