@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -154,7 +155,9 @@ class Terminal:
         """Wait until this appears; forget what came before it."""
         end = time.monotonic() + support.DEADLINE_S
         while not (match := re.search(pattern, self.shown)):
-            assert time.monotonic() < end, self.shown
+            left = end - time.monotonic()
+            ready = select.select([self._terminal], [], [], left) if left > 0 else None
+            assert ready, f"waited for {pattern}, found: {self.shown}"
             with suppress(OSError):
                 self.shown += os.read(self._terminal, 4096).decode(errors="replace")
         self.shown = self.shown[match.end() :]
