@@ -39,7 +39,7 @@ def ladder(scope: Scope) -> Result:
 
 
 def lmdbio(scope: Scope) -> list[Row]:
-    """Time of a step, how many times as fast as LMDB it is, and bytes against those of the samples."""
+    """Time of a step, factors over LMDB, and bytes against those of the samples."""
     found = []
     for point in ladder(scope)["points"]:
         done = {row["name"].partition("@")[0]: row for row in point["rows"] if row["status"] == "ok"}
