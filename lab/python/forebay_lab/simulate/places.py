@@ -18,7 +18,9 @@ __all__ = ["Places", "of_dataset", "of_opened", "of_workload"]
 
 _LABEL_BYTES = 11
 """About what Caffe's record has besides the image."""
-_TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES = 12, 4
+_FRAMES = {"tfrecord": (12, 4)}
+"""By container: bytes of a record before its value, and after it."""
+_NO_FRAME = (0, 0)
 _NPZ_HEADER_BYTES = 512
 """Local file header and npy header of an array in a zip file, about."""
 _HDF5_HEADER_BYTES = 2048
@@ -90,17 +92,12 @@ def of_workload(workload: Workload, scale: float, container: str | None) -> tupl
     container = container or workload.container
     scaled = workload.scaled(scale, container)
     size = workload.sample.bytes
-    left_out = []
-    if workload.sample.deviation_bytes:
-        left_out.append(f"sizes of samples that differ: all have the mean, {size:,} bytes")
+    left_out = [_one_size(size)] if workload.sample.deviation_bytes else []
     if container == "lmdb":
         value = size + (_LABEL_BYTES if workload.sample.record == "caffe-datum" else 0)
         left_out.append("branches of the tree of an LMDB file")
         return Places.of("lmdb", samples=scaled.samples, sample_bytes=value), left_out
-    if container == "tfrecord":
-        head, tail = _TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES
-    else:
-        head, tail = 0, 0
+    head, tail = _FRAMES.get(container, _NO_FRAME)
     places = Places.of(
         "uniform",
         samples=scaled.samples,
@@ -137,15 +134,13 @@ def of_dataset(
         If there is no such dataset.
     """
     size = max(round(mean_bytes), 1)
-    left_out = (
-        [] if size == mean_bytes else [f"sizes of samples that differ: all have the mean, {size:,} bytes"]
-    )
+    left_out = [] if size == mean_bytes else [_one_size(size)]
     if kind == "lmdb":
         left_out.append("branches of the tree of an LMDB file")
         left_out.append(f"when an LMDB file was committed: every {commit_samples:,} records are taken for it")
         places = Places.of("lmdb", samples=samples, sample_bytes=size, transaction_samples=commit_samples)
         return places, left_out
-    head, tail = (_TFRECORD_HEAD_BYTES, _TFRECORD_TAIL_BYTES) if kind == "tfrecord" else (0, 0)
+    head, tail = _FRAMES.get(kind, _NO_FRAME)
     rest = file_bytes - samples * (head + size + tail)
     places = Places.of(
         "uniform",
@@ -158,3 +153,7 @@ def of_dataset(
         sample_bytes=size,
     )
     return places, left_out
+
+
+def _one_size(size: int) -> str:
+    return f"sizes of samples that differ: all have the mean, {size:,} bytes"
