@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory_and_the_default_is_a_part_of_it() {
+    fn this_machine_has_memory() {
         assert!(available_bytes() > 0 && available_bytes() < u64::MAX);
         assert!(limit_bytes() <= physical_bytes() && physical_bytes() < u64::MAX);
     }

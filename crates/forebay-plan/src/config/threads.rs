@@ -75,7 +75,7 @@ pub fn leaves_others_asleep(has_waited: bool, busy: Duration) -> bool {
     !has_waited && busy <= BRIEF
 }
 
-/// Server threads for a node with so many cores and clients.
+/// Number of server threads of a node, from its number of cores and of clients.
 ///
 /// One thread takes 0.2 to 0.33 s of a core per GiB (samples of 64 and 3 KiB), so it serves 3 to 5
 /// GiB/s. On two cores, a second one made 4 to 16 clients 1.0 to 1.25 times as fast and one client

@@ -59,8 +59,8 @@ pub enum PlacementError {
     },
 }
 
-/// Slots that each level gives to a dataset of `chunks` chunks, where it has room for so many: the
-/// first ones as many as they have.
+/// Number of slots of each level for a dataset of `chunks` chunks. `rooms` are the free slots of
+/// the levels; earlier levels are filled first.
 pub fn slots_of_levels(chunks: u64, rooms: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     let mut left = chunks;
     rooms.into_iter().map(move |room| {

@@ -179,8 +179,8 @@ impl Job {
         crate::costs::nanoseconds(self.costs.message_ns * rounds)
     }
 
-    /// The decisions of the engine on a node with so many ranks. `has_shares`: the dataset is
-    /// shared out among the nodes; `streamed`: what the node streams in the order
+    /// The decisions of the engine on a node with `node_ranks` ranks. `has_shares` tells whether
+    /// each node holds a share of the dataset, `streamed` what the node streams in the order
     /// `opportunistic`.
     pub(crate) fn decide(
         &self,

@@ -1,6 +1,7 @@
 //! A walk that passes from root to root (LMDBIO-LMM-DM): a root waits for the cursor, walks over
-//! the leaves of its own records, sends the cursor on, and touches the records then. While it
-//! waits, it asks for the pages that it expects. `forebay-lmdbio` decides when and what.
+//! the leaves of its own records, sends the cursor to the next root, and only then touches the
+//! records. While it waits, it asks for the pages that it expects. `forebay-lmdbio` decides when
+//! and what.
 
 use forebay_lmdbio::{Handoff, Inbox, PageGuess, Wait, WaitFacts};
 use forebay_model::spec::PAGE_BYTES;

@@ -87,7 +87,7 @@ impl Root {
 }
 
 /// Walks that depend on no other node: one for all ranks, or one for each where each has a region
-/// of its own. They go one after another.
+/// of its own. One walk begins when the one before it has ended.
 struct CursorWalks {
     node: usize,
     walks: Vec<Walk>,
