@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._core import StorageError
+from forebay._daemon.directory import runtime_directory
 from forebay_lab.pfs.emulator import EMULATOR
 
 __all__ = ["TYPE", "Entry", "Mount", "covering", "entries", "find", "list_mounts", "remove", "remove_stale"]
@@ -150,8 +151,10 @@ def _listens(path: Path) -> bool:
 
 
 def _stale() -> Iterator[Mount]:
+    # The caller's lock excludes only those that use the same runtime directory.
+    ours = runtime_directory()
     for mount in list_mounts():
-        if not mount.alive:
+        if not mount.alive and mount.socket.parent == ours:
             try:
                 # Always sends a request; the kernel may answer a stat from its cache.
                 os.statvfs(mount.mount)
@@ -161,12 +164,12 @@ def _stale() -> Iterator[Mount]:
 
 
 def remove_stale() -> list[Path]:
-    """Unmount all stale mounts, and remove the sockets of their servers.
+    """Unmount the stale mounts of our runtime directory, and remove the sockets of their servers.
 
     Returns
     -------
     list of Path
-        The unmounted ones; mounts of other users stay.
+        The unmounted ones; those of other runtime directories, as of other users, stay.
     """
     removed = []
     for mount in _stale():

@@ -2,7 +2,7 @@
 
 In order, under the lock of the runtime directory:
 
-1. Remove stale mounts and check all arguments.
+1. Remove our stale mounts and check all arguments.
 2. Look for the server of this backing directory. If one runs with the same numbers, it mounts the
    new mount points.
 3. Otherwise start a process that leaves our session (see ``serve``). Wait until it answers and all
