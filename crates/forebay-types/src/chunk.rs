@@ -8,6 +8,10 @@ pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Length of a piece \[bytes\]; the last one of a source may be shorter.
 pub const PIECE_BYTES: u64 = 64 << 10;
 
+/// The longest announcement of bytes to a file system \[bytes\]: those of other nodes take no more
+/// in one request.
+pub const MAX_ANNOUNCED_BYTES: u64 = 1 << 20;
+
 /// Levels of copies, at most.
 pub const MAX_COPY_LEVELS: usize = 7;
 

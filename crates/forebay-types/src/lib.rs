@@ -18,8 +18,8 @@ mod places;
 mod sample_location;
 
 pub use chunk::{
-    CHUNK_BYTES, ChunkId, MAX_ANSWER_BYTES, MAX_COPY_LEVELS, MAX_REQUEST_PARTS, PIECE_BYTES, PIECES, Pieces,
-    run_bytes,
+    CHUNK_BYTES, ChunkId, MAX_ANNOUNCED_BYTES, MAX_ANSWER_BYTES, MAX_COPY_LEVELS, MAX_REQUEST_PARTS,
+    PIECE_BYTES, PIECES, Pieces, run_bytes,
 };
 pub use field::{Dtype, Field, Layout};
 pub use located::{CodecChain, Located, Piece, Slice, Unit};

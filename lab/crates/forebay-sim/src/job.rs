@@ -1,22 +1,15 @@
-//! What is simulated, and what the engine would decide for it.
+//! What is simulated.
 
 use std::ops::Range;
 
-use forebay_model::spec::PAGE_BYTES;
 use forebay_model::{ReadAheadRules, Spec};
-use forebay_plan::config::{
-    AccessChoice, Budget, DataFacts, DirectIo, IoMode, JobFacts, JobTooLarge, Locate, Mapping, MemoryFacts,
-    Settings, StorageFacts, StorageKind, budget, copy_buffer_bytes, decide_job, default_memory_bytes,
-    wants_direct,
-};
-use forebay_plan::options::{LoaderOptions, OrderChoice, StoreChoice, StrategyChoice, TierOptions, TierSpec};
-use forebay_plan::{LastBatch, Order, OrderKind, STREAM_CONTROL_BYTES, default_group, stream_buffer_bytes};
+use forebay_plan::LastBatch;
+use forebay_plan::config::{AccessChoice, Settings};
+use forebay_plan::options::{OrderChoice, StoreChoice, StrategyChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::costs::Costs;
-use crate::decided::{Decisions, Streamed};
 use crate::error::Error;
-use crate::places::Places;
 use crate::program::Program;
 use crate::tier::Tier;
 
@@ -179,91 +172,6 @@ impl Job {
         crate::costs::nanoseconds(self.costs.message_ns * rounds)
     }
 
-    /// The decisions of the engine on a node with `node_ranks` ranks. `has_shares` tells whether
-    /// each node holds a share of the dataset, `streamed` what the node streams in the order
-    /// `opportunistic`.
-    pub(crate) fn decide(
-        &self,
-        places: &Places,
-        node_ranks: u32,
-        has_shares: bool,
-        streamed: Option<Streamed<'_>>,
-    ) -> Result<Decisions, Error> {
-        let options = self.loader_options(node_ranks).checked()?;
-        options.strategy.check()?;
-        if options.strategy.locate == Locate::Scan && places.leaves().is_empty() {
-            return Err(Error::NotModelled("a walk through a file whose tree is not computed".to_owned()));
-        }
-        let samples = places.samples();
-        let (group_samples, group_window) = default_group(samples, places.sample_bytes() as f64, 1);
-        let order = match streamed {
-            Some(streamed) => streamed.order.clone(),
-            None => options.order(samples, group_samples, group_window, None)?,
-        };
-        self.check_given(&order, samples)?;
-        let mut data = data_facts(places, order.largest_batch());
-        let read_options = options.read_options(false, 0);
-        let mut budget = self.budget()?;
-        if let Some(streamed) = streamed {
-            (data.stream_bytes, data.stream_unit_bytes) = (streamed.staging_bytes, streamed.unit_bytes);
-            if budget.is_default {
-                // The windows follow from the entropy, not from the default.
-                let (buffers, ranks) = (options.strategy.batch_buffers, node_ranks as usize);
-                let buffer_bytes = stream_buffer_bytes(buffers, ranks, data.batch_bytes);
-                let needed = buffer_bytes + STREAM_CONTROL_BYTES + streamed.staging_bytes;
-                budget.requested_bytes = budget.requested_bytes.max(needed);
-            }
-        }
-        let storage = self.storage_facts(&options, &data, &order);
-        let has_tiers = !options.tiers.tiers.is_empty();
-        let facts = JobFacts {
-            options: &read_options,
-            data: &data,
-            storage: &storage,
-            order: &order,
-            budget: &budget,
-            copy_buffer_bytes: if has_tiers {
-                copy_buffer_bytes(node_ranks as usize, budget.left_bytes())
-            } else {
-                0
-            },
-            has_tiers_of_shares: has_tiers && has_shares,
-        };
-        let plan = decide_job(&facts).map_err(|JobTooLarge { least, budget }| Error::Memory {
-            minimum_bytes: least.minimum_bytes,
-            buffer_bytes: least.buffer_bytes,
-            staging_bytes: least.staging_bytes,
-            found_bytes: budget.left_bytes(),
-        })?;
-        let order =
-            if streamed.is_some() { order } else { options.decided_order(samples, &plan.settings)? };
-        let steps = order.steps_per_epoch();
-        if self.steps.is_some_and(|found| found > steps) {
-            let found = self.steps.unwrap_or_default();
-            return Err(Error::job("steps", format!("at most {steps}, as an epoch has"), &found));
-        }
-        let (settings, copy_buffer_bytes) = (plan.settings, plan.copy_buffer_bytes);
-        let decisions = Decisions { order, settings, has_tiers, copy_buffer_bytes };
-        if let Some(program) = self.program {
-            if program.walks() && places.leaves().is_empty() {
-                return Err(Error::NotModelled(
-                    "a cursor through a file whose tree is not computed".to_owned(),
-                ));
-            }
-            // What the loader would do does not matter.
-            return Ok(Decisions { has_tiers: false, ..decisions });
-        }
-        match decisions.settings.mode {
-            IoMode::CursorWalk { .. } if places.leaves().is_empty() => {
-                Err(Error::NotModelled("a cursor through a file whose tree is not computed".to_owned()))
-            }
-            IoMode::Mapped => {
-                Err(Error::NotModelled("files that are in the page cache from the beginning".to_owned()))
-            }
-            IoMode::Planned { .. } | IoMode::Store | IoMode::CursorWalk { .. } => Ok(decisions),
-        }
-    }
-
     /// The steps that count, where those are not all of all epochs of `steps_per_epoch` steps.
     pub(crate) fn window(&self, settings: &Settings, steps_per_epoch: u64) -> Option<Window> {
         let takes_faults = match self.program {
@@ -274,108 +182,5 @@ impl Job {
             takes_faults && window.after.saturating_add(window.steps) < steps_per_epoch * self.epochs
         });
         self.steps.map(|steps| Window { after: 0, steps }).or(of_faults)
-    }
-
-    /// Checks the ids of the order `given`.
-    fn check_given(&self, order: &Order, samples: u64) -> Result<(), Error> {
-        if !matches!(order.kind(), OrderKind::Given { .. }) {
-            return Ok(());
-        }
-        if self.given.is_empty() {
-            return Err(Error::NotModelled("the order given, without ids".to_owned()));
-        }
-        for ids in &self.given {
-            if ids.len() as u64 != order.spec().samples {
-                return Err(Error::job("given", format!("{} ids", order.spec().samples), &ids.len()));
-            }
-            if let Some(id) = ids.iter().find(|id| **id >= samples) {
-                return Err(Error::job("given", format!("ids below {samples}"), id));
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn loader_options(&self, node_ranks: u32) -> LoaderOptions {
-        LoaderOptions {
-            name: "simulated".to_owned(),
-            job: "simulated".to_owned(),
-            node: "0".to_owned(),
-            rank: 0,
-            size: self.ranks,
-            local_rank: 0,
-            local_ranks: (0..node_ranks).collect(),
-            batch_size: self.batch_size,
-            order: self.order.clone(),
-            seed: self.seed,
-            last_batch: self.last_batch,
-            expected_epochs: Some(self.epochs),
-            node_memory_bytes: self.node_memory_bytes,
-            strategy: self.strategy.clone(),
-            skips_bad_samples: false,
-            checksums: false,
-            timeout_s: 600,
-            // Rows that cannot have tiers have none, as with those that an administrator names.
-            tiers: TierOptions { tiers: (0..).zip(&self.tiers).map(tier_spec).collect(), of_system: true },
-            store: self.store,
-            store_of_system: false,
-        }
-    }
-
-    fn storage_facts(&self, options: &LoaderOptions, data: &DataFacts, order: &Order) -> StorageFacts {
-        let read_options = options.read_options(false, 0);
-        let (source, memory_bytes) = (StorageKind::Network, self.machine.memory_bytes);
-        let wanted = wants_direct(&read_options, data, source, order.kind(), false, memory_bytes);
-        StorageFacts {
-            source,
-            mapping: if options.strategy.access == AccessChoice::Mmap {
-                Mapping::Cold
-            } else {
-                Mapping::None
-            },
-            direct: if wanted { DirectIo::IoUring } else { DirectIo::Unavailable },
-            memory_bytes,
-        }
-    }
-
-    pub(crate) fn budget(&self) -> Result<Budget, Error> {
-        let memory_bytes = self.machine.memory_bytes;
-        let facts = MemoryFacts {
-            requested_bytes: self.node_memory_bytes,
-            // A program keeps its batches as it likes.
-            default_bytes: match self.program {
-                Some(_) => memory_bytes,
-                None => default_memory_bytes(memory_bytes),
-            },
-            free_bytes: memory_bytes,
-            address_left_bytes: None,
-            held_bytes: 0,
-        };
-        budget(&facts).map_err(|bound| {
-            let found = self.node_memory_bytes.unwrap_or_default();
-            Error::job("node_memory_bytes", format!("at most {}", bound.bytes()), &found)
-        })
-    }
-}
-
-fn tier_spec((number, tier): (u32, &Tier)) -> TierSpec {
-    TierSpec { path: format!("tier{number}").into(), bytes: tier.bytes, keep: false, force: false }
-}
-
-pub(crate) fn data_facts(places: &Places, largest_batch: u64) -> DataFacts {
-    // Ids, and the values of one field.
-    let batch_bytes = largest_batch * (8 + places.sample_bytes());
-    DataFacts {
-        samples: places.samples(),
-        record_bytes: places.record_bytes(),
-        drawn_bytes: places.record_bytes(),
-        file_bytes: places.file_bytes(),
-        unit_samples: 1,
-        is_coded: false,
-        has_sample_files: places.has_sample_files(),
-        has_checksums: false,
-        batch_bytes: batch_bytes.next_multiple_of(PAGE_BYTES),
-        ragged_bytes: 0,
-        stream_bytes: 0,
-        stream_unit_bytes: 0,
     }
 }

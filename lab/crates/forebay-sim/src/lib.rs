@@ -6,13 +6,15 @@
 //! - `costs`: processor time of what the engine does ([`Costs`]).
 //! - `places`: where the samples of a dataset lie, without the dataset ([`Places`]).
 //! - `program`: programs in place of the loader ([`Program`]).
-//! - `tier`: a storage tier as it is asked for ([`Tier`]). `decided`: what is decided for a node.
-//! - `job`: what is simulated ([`Job`]), and what the engine would decide for a node of it.
+//! - `tier`: a storage tier as it is asked for ([`Tier`]).
+//! - `job`: what is simulated ([`Job`]). `facts`: those from which the engine decides. `decided`:
+//!   what it would decide for a node.
 //! - `shares`: which node holds which samples. `residents`: what nodes keep and stream in the order
 //!   `opportunistic`. `store`: the in-memory store. `loads`: what nodes read into memory first.
 //! - `decisions`: all that is decided for the nodes of a job.
 //! - `request`: requests to the file system and to tiers. `tiers/`: storage tiers of a node.
 //! - `mailbox`: messages between nodes. `gate`: which readers may read, where nodes take turns.
+//! - `planned_segment`: a planned segment.
 //! - `node`: what the threads of a node share: plans, positions, counters.
 //! - `world`: what all nodes share: the file system, the barrier of the job.
 //! - `actors/`: the threads of a node, one file each, as in the engine's `pipeline/`.
@@ -28,12 +30,14 @@ mod costs;
 mod decided;
 mod decisions;
 mod error;
+mod facts;
 mod gate;
 mod job;
 mod loads;
 mod mailbox;
 mod node;
 mod places;
+mod planned_segment;
 mod program;
 mod request;
 mod residents;

@@ -12,7 +12,8 @@ use forebay_plan::{
 
 use crate::decided::Streamed;
 use crate::error::Error;
-use crate::job::{Job, data_facts};
+use crate::facts::data_facts;
+use crate::job::Job;
 use crate::places::Places;
 use crate::shares::{DATASET, JobShares};
 

@@ -114,6 +114,12 @@ impl<'a> World<'a> {
         epochs
     }
 
+    /// What a rank works to gather a step, of which it copies `copied` bytes \[ns\].
+    pub(crate) fn gather_ns(&self, copied: u64) -> u64 {
+        let costs = &self.job.costs;
+        nanoseconds(self.job.batch_size as f64 * costs.gather_ns) + costs.copy(copied)
+    }
+
     /// A node arrives where all meet; true for the last one, which does not wait for others.
     pub(crate) fn meet(&mut self) -> bool {
         self.arrived += 1;

@@ -80,13 +80,7 @@ impl Gather {
                     let step = *step;
                     let touched = self.walks.iter_mut().map(|walk| walk.take_touched_ns(world)).max();
                     let touched = touched.unwrap_or(0);
-                    let (costs, samples) = (&world.job.costs, world.job.batch_size);
-                    let copied = costs.copy(samples * world.places.sample_bytes());
-                    let gathered = nanoseconds(samples as f64 * costs.gather_ns);
-                    let duration = gathered + copied + touched;
-                    let end = world.nodes[self.node].work_of_ranks(kernel, duration);
-                    self.state = State::Copying(step);
-                    return kernel.resume_at(end);
+                    return self.copy(kernel, world, step, 0, touched);
                 }
                 State::Waiting(step) => {
                     let step = *step;
@@ -113,15 +107,9 @@ impl Gather {
                     {
                         return kernel.resume_at(time);
                     }
-                    let node = &world.nodes[place];
                     // What was read in place was copied by the read.
-                    let (step, bytes) = (*step, *bytes / u64::from(node.ranks));
-                    let (costs, samples) = (&world.job.costs, world.job.batch_size);
-                    let copied = (samples * world.places.sample_bytes()).saturating_sub(bytes);
-                    let duration = nanoseconds(samples as f64 * costs.gather_ns) + costs.copy(copied);
-                    let end = node.work_of_ranks(kernel, duration);
-                    self.state = State::Copying(step);
-                    return kernel.resume_at(end);
+                    let (step, read_bytes) = (*step, *bytes / u64::from(world.nodes[place].ranks));
+                    return self.copy(kernel, world, step, read_bytes, 0);
                 }
                 State::Touching { step, copies, turns } => {
                     let place = self.node;
@@ -130,14 +118,9 @@ impl Gather {
                     {
                         return kernel.resume_at(time);
                     }
-                    let (step, costs) = (*step, &world.job.costs);
+                    let step = *step;
                     let touched = copies.iter().map(|copy| copy.touched_ns(world)).max().unwrap_or(0);
-                    let samples = world.job.batch_size;
-                    let copied = costs.copy(samples * world.places.sample_bytes());
-                    let duration = nanoseconds(samples as f64 * costs.gather_ns) + copied + touched;
-                    let end = world.nodes[place].work_of_ranks(kernel, duration);
-                    self.state = State::Copying(step);
-                    return kernel.resume_at(end);
+                    return self.copy(kernel, world, step, 0, touched);
                 }
                 State::Copying(step) => {
                     node.finish(*step);
@@ -146,5 +129,15 @@ impl Gather {
                 }
             }
         }
+    }
+
+    /// Copies a step: all of it but the bytes that a rank has read into its batch. Each rank also
+    /// works `touched` ns for what it touches.
+    fn copy(&mut self, kernel: &mut Kernel, world: &World<'_>, step: u64, read_bytes: u64, touched: u64) {
+        let bytes = world.job.batch_size * world.places.sample_bytes();
+        let duration = world.gather_ns(bytes.saturating_sub(read_bytes)) + touched;
+        self.state = State::Copying(step);
+        let end = world.nodes[self.node].work_of_ranks(kernel, duration);
+        kernel.resume_at(end);
     }
 }

@@ -7,7 +7,7 @@ use forebay_plan::{
 use forebay_types::{Located, Rank, SampleId, SamplePlaces};
 
 use crate::costs::nanoseconds;
-use crate::node::PlannedSegment;
+use crate::planned_segment::PlannedSegment;
 use crate::world::{World, ids_of_epoch};
 
 /// The planner of a node.

@@ -6,17 +6,15 @@ use std::collections::BinaryHeap;
 use forebay_model::{AccessMethod, ClientAccess, Kernel, ModelTime};
 use forebay_plan::AnnounceWindow;
 use forebay_plan::config::{AccessChoice, ReadAhead};
-use forebay_types::Extent;
+use forebay_types::{Extent, MAX_ANNOUNCED_BYTES};
 
 use crate::actors::transfers::Transfers;
 use crate::costs::nanoseconds;
 use crate::gate::ReadToken;
-use crate::node::{BlockRead, Node};
+use crate::node::Node;
+use crate::planned_segment::BlockRead;
 use crate::request::Request;
 use crate::world::World;
-
-/// The largest request of the page cache for announced bytes \[B\].
-const REQUEST_BYTES: u64 = 1 << 20;
 
 /// A reader of a node.
 pub(crate) struct Reader {
@@ -153,7 +151,7 @@ impl Reader {
                         continue;
                     };
                     let begin = one.offset + *offset;
-                    let length = REQUEST_BYTES.min(one.length - *offset);
+                    let length = MAX_ANNOUNCED_BYTES.min(one.length - *offset);
                     *offset += length;
                     if *offset == one.length {
                         (*read, *offset) = (*read + 1, 0);

@@ -77,9 +77,7 @@ impl ShareGather {
                     }
                     let step = *step;
                     let copied = ranks.iter().map(|rank| rank.own_bytes).max().unwrap_or(0);
-                    let costs = &world.job.costs;
-                    let duration =
-                        nanoseconds(world.job.batch_size as f64 * costs.gather_ns) + costs.copy(copied);
+                    let duration = world.gather_ns(copied);
                     let end = world.nodes[self.node].work_of_ranks(kernel, duration);
                     self.state = State::Copying(step);
                     return kernel.resume_at(end);
