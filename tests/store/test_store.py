@@ -97,9 +97,7 @@ def test_what_fits_in_no_share_comes_from_the_source(pool, tier_data, plain, kin
 def test_direct_reads_of_what_fits_in_no_share_leave_no_pages(pool, tmp_path, direct):
     path = tmp_path / "x.raw"
     path.write_bytes(bytes(4000 * SAMPLE_BYTES))
-    page_cache.drop(path)
-    if page_cache.resident_share(path) is None:
-        pytest.skip("this file system does not tell what is in the page cache")
+    support.drop_from_page_cache(path)
     deliver(pool, path, "raw", [0, 1], store="1MiB", options={"strategy": forebay.Strategy(direct=direct)})
     # Shares of 1 MiB are loaded through the page cache, and the kernel reads ahead of that.
     left = page_cache.resident_share(path) * path.stat().st_size
