@@ -42,18 +42,21 @@ ROOT = Path(__file__).resolve().parent.parent
 # What the tests look at to run longer.
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 # Properties have 256 cases by default.
-SHORT = {"PROPTEST_CASES": "64"}
-# Crates whose tests take no longer unoptimised, and compile in half the time.
-QUICK = ("engine", "host", "lmdbio", "pfs", "preload", "recipe")
-QUICKLY = [f"--config=profile.dev.package.forebay-{crate}.opt-level=0" for crate in QUICK]
+SHORT = {"PROPTEST_CASES": "32"}
+# Packages whose tests take no longer unoptimised, and compile in half the time. Of packages in Rust
+# only those that no optimised crate uses: it would take generic code from them as it is.
+QUICK = ("engine", "host", "image", "lmdbio", "pfs", "preload", "recipe")
+QUICK_OTHERS = ("fast_image_resize", "fdeflate", "fuser", "libjpeg-turbo-rs", "nix", "png", "zstd-sys")
+QUICKLY = [f"--config=profile.dev.package.{name}.opt-level=0" for name in QUICK_OTHERS]
+QUICKLY += [f"--config=profile.dev.package.forebay-{crate}.opt-level=0" for crate in QUICK]
 QUICKLY += ["--config=profile.dev.debug=false"]
 # More of them at a time, as they wait.
 WAITING = {"RUST_TEST_THREADS": "3"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
-# Tests also wait: three processes keep two cores busy.
+# Tests also wait: four processes keep two cores busy.
 # The tests of a file stay together, because they share fixtures; conftest.py orders the files.
-PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8))]
+PARALLEL = ["--numprocesses", str(min(2 + (os.cpu_count() or 1), 8))]
 PARALLEL += ["--dist", "loadfile", "--no-loadscope-reorder"]
 SUITES = ("rust", "loom", "python", "frameworks")
 # Tests start hundreds of processes: without bytecode each of them would compile the package again.

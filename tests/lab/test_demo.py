@@ -50,6 +50,7 @@ def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(place: Path, capsys
 
 
 @pytest.mark.mpi
+@pytest.mark.full
 @needs_fuse
 def test_on_the_emulator_losses_are_identical_and_its_counters_are_what_table_page_and_json_show(
     place: Path, scratch: Path, monkeypatch, capsys

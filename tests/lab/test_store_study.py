@@ -28,6 +28,7 @@ def test_a_job_on_emulated_nodes_runs_and_names_its_rows(tmp_path: Path):
     assert rows == ["nodes", "2"]
 
 
+@pytest.mark.full
 def test_clients_of_all_nodes_run_in_step():
     program = [sys.executable, str(ROOT / "lab/studies/store/objects.py")]
     with network(2, 1_000_000_000, program=program) as nodes:

@@ -96,6 +96,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("functions", FUNCTIONS)
 def test_an_interrupt_at_any_line_loses_no_batch(make, functions):
     def facts(batch):

@@ -67,6 +67,7 @@ def test_a_refusal_names_the_window_and_what_would_do(numbered, says):
         assert one.config.order.group_samples == 50
 
 
+@pytest.mark.full
 def test_the_least_memory_gives_the_same_samples_and_less_is_refused(numbered):
     dice = random.Random(23)
     for _ in range(25):

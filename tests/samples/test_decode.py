@@ -276,28 +276,35 @@ def one_by_one(tmp_path, images, **options):
     return batch["img"].copy()
 
 
+SHAPES = [
+    (320, 240),
+    (240, 320),
+    (64, 64),
+    (70, 500),
+    (500, 70),
+    (33, 21),
+    (1, 1),
+    (1200, 900),
+    (2001, 1333),
+]
+
+
+@pytest.fixture(scope="module")
+def files_of_shapes():
+    """Images of all shapes, as JPEG, then as PNG."""
+    images = [photos.photo(number, *shape) for number, shape in enumerate(SHAPES)]
+    return [photos.encoded(image, kind) for kind in ("JPEG", "PNG") for image in images]
+
+
 @pytest.mark.parametrize("resize", ["random-crop", "center-crop", "stretch"])
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
-def test_each_resize_is_that_of_pillow(tmp_path, resize, mode):
-    shapes = [
-        (320, 240),
-        (240, 320),
-        (64, 64),
-        (70, 500),
-        (500, 70),
-        (33, 21),
-        (1, 1),
-        (1200, 900),
-        (2001, 1333),
-    ]
-    images = [photos.photo(number, *shape) for number, shape in enumerate(shapes)]
-    files = [photos.encoded(image) for image in images] + [photos.encoded(image, "PNG") for image in images]
+def test_each_resize_is_that_of_pillow(tmp_path, files_of_shapes, resize, mode):
     options = {"size": (48, 64), "mode": mode, "resize": resize}
-    found = one_by_one(tmp_path, files, **options)
-    for number, data in enumerate(files):
+    found = one_by_one(tmp_path, files_of_shapes, **options)
+    for number, data in enumerate(files_of_shapes):
         wanted = photos.expected(data, key=(0, 0, number), **options)
         # Reduced by the DCT only where the image is much larger than the result.
-        is_reduced = number < len(shapes) and min(shapes[number]) >= 64 * 3
+        is_reduced = number < len(SHAPES) and min(SHAPES[number]) >= 64 * 3
         assert_close(found[number], wanted, LEAST_PSNR_DB if is_reduced else CLOSE_PSNR_DB)
 
 

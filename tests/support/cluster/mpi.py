@@ -89,14 +89,11 @@ def install_mpich(path: Path) -> Mpi:
     """Make an environment with MPICH's wheel; skips where it cannot be had."""
     try:
         for command in (
-            [sys.executable, "-m", "venv", path],
+            # Without a pip of its own, which would take as long as the packages.
+            [sys.executable, "-m", "venv", "--without-pip", path],
             [
-                path / "bin/python",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
+                *(sys.executable, "-m", "pip", "--python", path / "bin/python"),
+                *("install", "--quiet", "--disable-pip-version-check"),
                 *PACKAGES,
             ],
         ):
