@@ -1,7 +1,8 @@
 """The page around the figures: headline, warnings, table, what was run.
 
-`page.html` beside this module holds the styles and the frame with ``$names``. A content security
-policy in it forbids every fetch, so that a page that would need the network shows that at once.
+`page.html` beside this module holds the frame with ``$names`` and its styles, `pictures.css` those
+of the pictures. A content security policy forbids every fetch, so that a page that would need the
+network shows that at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from forebay_lab.report import demo, numbers, table
 from forebay_lab.report.data import dicts, number
 from forebay_lab.report.figures import FIGURES, Missing
 from forebay_lab.report.figures.limit import limits
-from forebay_lab.report.svg import escape
+from forebay_lab.report.svg import escape, styles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +39,7 @@ def render(result: Result) -> str:
         "events": (_events_title, _events_lead, _events_cards, _events_facts),
     }[result.kind]
     return template.substitute(
+        styles=styles().rstrip("\n"),
         title=escape(title(result)),
         lead=escape(lead(result)),
         cards="".join(_card(*one) for one in cards(result)),

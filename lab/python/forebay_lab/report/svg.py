@@ -1,13 +1,16 @@
 """Pictures as SVG text: shapes with tooltips, axes, legends.
 
-Colours are CSS variables of the page, so that pictures follow the reader's choice of light or dark.
-Sizes are those of the view box: the browser scales a picture to the room it has. Every text is
-escaped here and nowhere else.
+Colours are CSS variables, so that pictures follow the reader's choice of light or dark.
+`pictures.css` beside this module defines them, for the page and for files of one picture. Sizes are
+those of the view box: the browser scales a picture to the room it has. Every text is escaped here
+and nowhere else.
 """
 
 from __future__ import annotations
 
+import functools
 import html
+import importlib.resources
 from typing import TYPE_CHECKING
 
 from forebay_lab.report.numbers import Unit, tick, ticks
@@ -25,6 +28,7 @@ __all__ = [
     "legend",
     "node_colour",
     "node_legend",
+    "styles",
 ]
 
 GLYPH = 0.56
@@ -46,6 +50,12 @@ def fit(text: str, room: float, size: float = 13) -> str:
         return text
     front = (most - 1) * 3 // 5
     return f"{text[:front]}…{text[len(text) - (most - 1 - front) :]}"
+
+
+@functools.cache
+def styles() -> str:
+    """Return the style sheet of pictures."""
+    return importlib.resources.files("forebay_lab.report").joinpath("pictures.css").read_text("utf-8")
 
 
 class Picture:
@@ -92,6 +102,19 @@ class Picture:
         return (
             f'<svg viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" aria-label="{label}">'
             f"{''.join(self._parts)}</svg>"
+        )
+
+    def render_file(self) -> str:
+        """Return an SVG document with its styles, on a card, light or dark as the reader chose."""
+        wide, high, label = f"{self.width:.0f}", f"{self.height:.0f}", escape(self._label)
+        font = "svg { font-family:system-ui,sans-serif; font-variant-numeric:tabular-nums }"
+        parts = "\n".join(self._parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+            f'viewBox="0 0 {wide} {high}" role="img" aria-label="{label}">\n'
+            f"<title>{label}</title>\n<style>\n{styles()}{font}\n</style>\n"
+            f'<rect width="{wide}" height="{high}" rx="8" fill="var(--card)" class=""/>\n'
+            f"{parts}\n</svg>\n"
         )
 
 

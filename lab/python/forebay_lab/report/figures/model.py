@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forebay_lab.report import numbers
+from forebay_lab.report.axes import Axis
 from forebay_lab.report.data import number
 from forebay_lab.report.figures.base import Drawing, Missing
 from forebay_lab.report.svg import Plot, legend, node_colour
@@ -61,21 +61,20 @@ def draw(result: Result) -> Drawing | Missing:
     if not found:
         return Missing("No row was simulated beside its measurement: ask for it with --simulated.")
     times = [time for pair in found for time in (*pair.measured, *pair.simulated)]
-    low = math.floor(math.log10(min(times)) * 2) / 2
+    axis = Axis.over(times, log=True)
     plot = Plot("Simulated over measured wall time", width=460, height=440, left=70)
-    plot.x_most = plot.y_most = max(math.ceil(math.log10(max(times)) * 2) / 2 - low, 0.5)
-    for half in range(math.ceil(low * 2), round((low + plot.x_most) * 2) + 1):
-        at, tick = half / 2 - low, numbers.text("seconds", 10 ** (half / 2))
+    for value in axis.ticks():
+        at, tick = axis.share(value), numbers.text("seconds", value)
         plot.line(plot.x(at), plot.top, plot.x(at), plot.base)
         plot.line(plot.left, plot.y(at), plot.left + plot.inner_width, plot.y(at))
         plot.text(plot.x(at), plot.base + 15, tick, "tick", "middle")
         plot.text(plot.left - 6, plot.y(at) + 4, tick, "tick", "end")
     plot.text(plot.left + plot.inner_width / 2, plot.height - 5, "measured", "axis", "middle")
     plot.upright("simulated")
-    ends = f"M{plot.x(0):.1f} {plot.y(0):.1f} L{plot.x(plot.x_most):.1f} {plot.y(plot.y_most):.1f}"
+    ends = f"M{plot.x(0):.1f} {plot.y(0):.1f} L{plot.x(1):.1f} {plot.y(1):.1f}"
     plot.path(ends, "var(--soft)", "curve dashed", "equal")
     for at, pair in enumerate(found):
-        _point(plot, pair, low, node_colour(at))
+        _point(plot, pair, axis, node_colour(at))
     lead = (
         "Wall time of each row in the model over the measured one, both axes logarithmic: the medians of the runs, "
         "and bars from the fastest to the slowest. On the dashed line both are equal."
@@ -84,9 +83,9 @@ def draw(result: Result) -> Drawing | Missing:
     return Drawing(lead, plot.render() + legend([*entries, ("var(--soft)", "equal", "")]))
 
 
-def _point(plot: Plot, pair: Pair, low: float, colour: str) -> None:
-    x, left, right = (plot.x(math.log10(time) - low) for time in pair.measured)
-    y, bottom, top = (plot.y(math.log10(time) - low) for time in pair.simulated)
+def _point(plot: Plot, pair: Pair, axis: Axis, colour: str) -> None:
+    x, left, right = (plot.x(axis.share(time)) for time in pair.measured)
+    y, bottom, top = (plot.y(axis.share(time)) for time in pair.simulated)
     tip = _tip(pair)
     plot.bar(left, y - 1, right - left, 2, colour, tip)
     plot.bar(x - 1, top, 2, bottom - top, colour, tip)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from forebay_lab.report import numbers
+from forebay_lab.report.axes import Axis
 from forebay_lab.report.data import dicts, number
 from forebay_lab.report.figures.base import Drawing, Missing
 from forebay_lab.report.svg import Plot, legend, node_colour
@@ -46,24 +46,21 @@ def draw(result: Result) -> Drawing | Missing:
     least = min(point[2] for points in found.values() for point in points)
     most = max(point[3] for points in found.values() for point in points)
     plot = Plot("Samples per second over ranks", width=940, height=340, left=70)
-    low, left = math.floor(math.log10(least) * 2) / 2, math.log10(ranks[0])
-    plot.x_most = max(math.log10(ranks[-1]) - left, 1e-6)
-    plot.y_most = max(math.log10(most) - low, 1e-6)
+    across, up = Axis(ranks[0], ranks[-1], log=True), Axis.over([least, most], log=True)
     for count in ranks:
-        at = plot.x(math.log10(count) - left)
+        at = plot.x(across.share(count))
         plot.line(at, plot.top, at, plot.base)
         plot.text(at, plot.base + 15, f"{count:,.0f}", "tick", "middle")
-    for power in range(math.floor(low), math.ceil(math.log10(most)) + 1):
-        at = power - low
-        if 0 <= at <= plot.y_most:
-            plot.line(plot.left, plot.y(at), plot.left + plot.inner_width, plot.y(at))
-            plot.text(plot.left - 6, plot.y(at) + 4, numbers.digits(10.0**power), "tick", "end")
+    for value in up.ticks():
+        at = plot.y(up.share(value))
+        plot.line(plot.left, at, plot.left + plot.inner_width, at)
+        plot.text(plot.left - 6, at + 4, numbers.digits(value), "tick", "end")
     plot.text(plot.left + plot.inner_width / 2, plot.height - 5, "ranks", "axis", "middle")
     plot.upright("samples/s")
     best = max(found.values(), key=lambda points: points[0][1] / points[0][0])[0]
     ideal = [(count, best[1] * count / best[0]) for count in ranks]
     plot.path(
-        _path(plot, [(count, min(rate, most)) for count, rate in ideal], left, low),
+        _path(plot, [(count, min(rate, most)) for count, rate in ideal], across, up),
         "var(--soft)",
         "curve dashed",
         "ideal",
@@ -71,15 +68,18 @@ def draw(result: Result) -> Drawing | Missing:
     for at, (name, points) in enumerate(found.items()):
         colour = node_colour(at)
         plot.path(
-            _path(plot, [(count, middle) for count, middle, _, _ in points], left, low), colour, "curve", name
+            _path(plot, [(count, middle) for count, middle, _, _ in points], across, up),
+            colour,
+            "curve",
+            name,
         )
-        for count, middle, down, up in points:
+        for count, middle, slowest, fastest in points:
             x, bottom, top = (
-                plot.x(math.log10(count) - left),
-                plot.y(math.log10(down) - low),
-                plot.y(math.log10(up) - low),
+                plot.x(across.share(count)),
+                plot.y(up.share(slowest)),
+                plot.y(up.share(fastest)),
             )
-            rate, slow, fast = (numbers.text("samples", one) for one in (middle, down, up))
+            rate, slow, fast = (numbers.text("samples", one) for one in (middle, slowest, fastest))
             tip = f"{name}, {count:,.0f} ranks: {rate}, {slow} to {fast}"
             plot.bar(x - 2, top, 4, max(bottom - top, 2), colour, tip)
     lead = (
@@ -90,9 +90,6 @@ def draw(result: Result) -> Drawing | Missing:
     return Drawing(lead, plot.render() + legend([*entries, ("var(--soft)", "ideal", "")]))
 
 
-def _path(plot: Plot, points: list[tuple[float, float]], left: float, low: float) -> str:
-    places = (
-        f"{plot.x(math.log10(count) - left):.1f} {plot.y(math.log10(rate) - low):.1f}"
-        for count, rate in points
-    )
+def _path(plot: Plot, points: list[tuple[float, float]], across: Axis, up: Axis) -> str:
+    places = (f"{plot.x(across.share(count)):.1f} {plot.y(up.share(rate)):.1f}" for count, rate in points)
     return "M" + " L".join(places)
