@@ -22,13 +22,29 @@ ROWS = [{"name": "a", "n": 1, "x": 0.5}, {"name": "b", "n": 1}, {"name": "b", "n
 def test_a_page_is_what_its_figures_make(page: str):
     found = (pages.RESULTS / f"{page}.md").read_text(encoding="utf-8")
     assert found == pages.text(page), "run `python lab/studies pages`, and read the page again"
+    for path, new in pages.drawn(page).items():
+        assert path.read_text(encoding="utf-8") == new, f"{path}: run `python lab/studies pages`"
 
 
-def test_every_page_has_figures_and_every_table_a_place():
+def test_every_page_has_figures_and_every_table_and_picture_a_place():
     assert {path.stem for path in pages.RESULTS.glob("*.md")} == set(pages.pages())
     for path in STORED:
-        shown = re.findall(r"<!-- table: ([\w.-]+) -->", (pages.RESULTS / f"{path.stem}.md").read_text())
-        assert sorted(shown) == sorted(pages.load(path.stem)["tables"]), path
+        text, stored = (pages.RESULTS / f"{path.stem}.md").read_text(), pages.load(path.stem)
+        for kind, layouts in (("table", stored["tables"]), ("picture", stored.get("pictures", {}))):
+            shown = re.findall(rf"<!-- {kind}: ([\w.-]+) -->", text)
+            assert sorted(shown) == sorted(layouts), path
+        in_tables = {layout["figures"] for layout in stored["tables"].values()}
+        for name, layout in stored.get("pictures", {}).items():
+            assert layout["figures"] in in_tables, f"{name}: expected a table that names its command"
+
+
+def test_every_picture_file_belongs_to_a_page_and_is_small():
+    drawn = {path: new for page in pages.pages() for path, new in pages.drawn(page).items()}
+    assert set((pages.RESULTS / pages.PICTURES).rglob("*.*")) == set(drawn), (
+        "remove pictures without a layout"
+    )
+    for path, new in drawn.items():
+        assert len(new.encode()) < 30_000, f"{path}: draw fewer rows"
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
@@ -72,7 +88,7 @@ def test_figures_are_sections_of_their_study(study: str):
         program, script, *words = shlex.split(one["command"])
         assert (program, script) == ("python", "lab/studies"), name
         assert words[0] == study, name
-        own = [] if found.isolated or len(found.sections) == 1 else [name]
+        own = [name] if found.names_sections else []
         assert [word for word in words[1:2] if not word.startswith("-")] == own, one["command"]
         assert not own or name in found.sections
 
@@ -112,6 +128,10 @@ def test_a_table_can_have_a_column_for_each_value():
         "| a | 0.5 | – |",
         "| b | – | 2.0 |",
     ]
+
+
+def test_rows_may_have_any_value_of_a_list():
+    assert pages.matching(ROWS, {"name": ["a", "c"], "n": 1}) == ROWS[:1]
 
 
 def test_saving_figures_updates_the_page_and_the_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

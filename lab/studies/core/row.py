@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from forebay_lab.bench.turns import in_turn, quartiles, ratios
-from studies.harness import pages
+from studies.harness import rows
 from studies.harness.measured_loader import MeasuredLoader
 from studies.harness.sections import Scope, Section
 
@@ -48,13 +48,13 @@ class Row:
     def section(self) -> Section:
         """Return what measures the row."""
 
-        def measure(scope: Scope) -> list[pages.Row]:
+        def measure(scope: Scope) -> list[rows.Row]:
             return [self.stored(self.measure(scope))]
 
         measure.__doc__ = f"{self.title}, against {self.against}."
         return measure
 
-    def stored(self, found: Outcome) -> pages.Row:
+    def stored(self, found: Outcome) -> rows.Row:
         """Return the row of docs/results/data/core.json."""
         met = found.figure >= self.bar if self.at_least else found.figure <= self.bar
         return {

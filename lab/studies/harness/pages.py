@@ -1,14 +1,15 @@
-"""Write the tables of docs/results from the stored figures.
+"""Write the tables and pictures of docs/results from the stored figures.
 
 Usage: ``python lab/studies pages [--check] [PAGE ...]``
 
 In order: a study measures rows and, with ``--save``, stores them in
-``docs/results/data/PAGE.json``; that file also holds the layout of the page's tables; this module
-replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in
-``docs/results/PAGE.md``. ``README.md`` there is the page of claims, each computed from the rows of
-another page. A page never holds a figure in a table that its JSON does not hold.
+``docs/results/data/PAGE.json``; that file also holds the layouts of the page's tables and pictures;
+this module replaces what stands between ``<!-- table: NAME -->`` or ``<!-- picture: NAME -->`` and
+``<!-- end -->`` in ``docs/results/PAGE.md``, and draws ``docs/results/pictures/PAGE/NAME.svg``.
+``README.md`` there is the page of claims, each computed from the rows of another page. A page never
+holds a figure in a table that its JSON does not hold.
 
-A file ``PAGE.json`` has two parts:
+A file ``PAGE.json`` has three parts:
 
 ``figures``
     By name: `command`, which measures them; `runs`, the commands of `forebay` that it ran;
@@ -17,9 +18,12 @@ A file ``PAGE.json`` has two parts:
     says how. Fields of rows are those of `forebay bench --json` (docs/metrics.md) where it has
     them; units end their names, and shares are fractions of one.
 ``tables``
-    By name: `figures`, which rows; `where`, the values that fields of them must have; and either
-    `columns` (title and template of a cell, as of `str.format`) or `row`, `across` and `cell`
-    (templates: one line per `row`, one column per `across`).
+    By name: `figures`, which rows; `where`, the value that a field of them must have, or a list of
+    such values; and either `columns` (title and template of a cell, as of `str.format`) or `row`,
+    `across` and `cell` (templates: one line per `row`, one column per `across`).
+``pictures``
+    By name: `figures` and `where`, as of tables; `title`; and either `lines` or `stacks`, which
+    `pictures` describes. A table of the page shows the same figures. May be left out.
 
 ``claims.json`` is a list: `claim`, a template; `figures`, as PAGE/NAME; `where`; and `field`,
 whose smallest and largest value the template calls `low` and `high`.
@@ -30,20 +34,24 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forebay_lab.bench import machine
+from studies.harness import pictures
+from studies.harness.rows import Row, filled, matching
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 DATA = RESULTS / "data"
 CLAIMS = "README"
 
-Row = dict[str, Any]
+PICTURES = "pictures"
+"""Folder of docs/results with a folder of pictures for each page."""
 
-_MARKED = re.compile(r"(?<=<!-- table: )(?P<name>[\w.-]+)(?P<open> -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(
+    r"(?<=<!-- )(?P<kind>table|picture)(?P<open>: (?P<name>[\w.-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL
+)
 _DIGITS = 6
 """Significant ones of a stored number: more than any spread allows."""
 
@@ -70,8 +78,11 @@ def text(page: str) -> str:
     stored = {} if page == CLAIMS else load(page)
 
     def block(found: re.Match[str]) -> str:
-        lines = claims() if page == CLAIMS else table(stored, found["name"])
-        return f"{found['name']}{found['open']}\n" + "\n".join(lines) + "\n\n"
+        if found["kind"] == "picture":
+            lines = picture(page, stored, found["name"])
+        else:
+            lines = claims() if page == CLAIMS else table(stored, found["name"])
+        return f"{found['kind']}{found['open']}\n" + "\n".join(lines) + "\n\n"
 
     return _MARKED.sub(block, old)
 
@@ -86,6 +97,28 @@ def table(stored: Mapping[str, Any], name: str) -> list[str]:
     if "superseded" in figures:
         lines += [f"**Superseded:** {figures['superseded']}", ""]
     return lines + _laid_out(layout, matching(figures["rows"], layout.get("where", {})))
+
+
+def picture(page: str, stored: Mapping[str, Any], name: str) -> list[str]:
+    """Return the lines that show one picture; its figures have a table that names their command."""
+    layout = stored.get("pictures", {}).get(name)
+    if layout is None:
+        raise KeyError(f"{page}.md: no layout of picture {name} in {page}.json")
+    if layout["figures"] not in stored["figures"]:
+        return ["Not measured yet."]
+    return [f"![{layout['title']}]({PICTURES}/{page}/{name}.svg)"]
+
+
+def drawn(page: str) -> dict[Path, str]:
+    """Return the files of a page's pictures, drawn anew."""
+    stored = {} if page == CLAIMS else load(page)
+    return {
+        RESULTS / PICTURES / page / f"{name}.svg": pictures.draw(
+            layout, matching(figures["rows"], layout.get("where", {}))
+        )
+        for name, layout in stored.get("pictures", {}).items()
+        if (figures := stored["figures"].get(layout["figures"])) is not None
+    }
 
 
 def printed(page: str, name: str, rows: Sequence[Row]) -> str:
@@ -109,7 +142,8 @@ def save(page: str, name: str, figures: Mapping[str, Any]) -> None:
     stored["figures"][name] = {**figures, "machine": machine.describe(), "origin": "measured", "rows": rows}
     (DATA / f"{page}.json").write_text(dumped(stored), encoding="utf-8")
     for one in (page, CLAIMS):
-        (RESULTS / f"{one}.md").write_text(text(one), encoding="utf-8")
+        for path, new in _outdated([one]):
+            _write(path, new)
 
 
 def dumped(stored: Mapping[str, Any]) -> str:
@@ -120,17 +154,6 @@ def dumped(stored: Mapping[str, Any]) -> str:
         rows = ",\n    ".join(json.dumps(row, ensure_ascii=False) for row in one["rows"])
         made = made.replace(f'"@{name}@"', f"[\n    {rows}\n   ]")
     return made + "\n"
-
-
-def matching(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
-    """Select rows by the values of their fields."""
-    return [row for row in rows if all(row.get(key) == value for key, value in where.items())]
-
-
-def filled(template: str, row: Row) -> str:
-    """Fill a template from a row: – where a field is missing or null."""
-    fields = [field for _, field, _, _ in string.Formatter().parse(template) if field]
-    return "–" if any(row.get(field) is None for field in fields) else template.format_map(row)
 
 
 def claims() -> list[str]:
@@ -188,10 +211,16 @@ def _rounded(row: Row) -> Row:
 
 
 def _outdated(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield each page and picture that would change, and what it should be."""
     for name in names:
-        path, new = RESULTS / f"{name}.md", text(name)
-        if path.read_text(encoding="utf-8") != new:
-            yield path, new
+        for path, new in {RESULTS / f"{name}.md": text(name), **drawn(name)}.items():
+            if not path.exists() or path.read_text(encoding="utf-8") != new:
+                yield path, new
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def main(words: Sequence[str]) -> int:
@@ -206,5 +235,5 @@ def main(words: Sequence[str]) -> int:
     for path, new in outdated:
         print(f"{path}: {'outdated' if options.check else 'written'}")
         if not options.check:
-            path.write_text(new, encoding="utf-8")
+            _write(path, new)
     return 1 if options.check and outdated else 0

@@ -24,7 +24,7 @@ from typing import Any
 
 from forebay_lab.ranks import launch
 from studies.harness import pages
-from studies.harness.pages import Row
+from studies.harness.rows import Row
 
 __all__ = [
     "DIRECTORY",
@@ -125,6 +125,11 @@ class Study:
     """Whether each section runs in a new process, so that it inherits no memory, mappings or page
     cache use; then all rows are stored as the figures of the study's name."""
 
+    @property
+    def names_sections(self) -> bool:
+        """Whether a stored command names its section: there are others, or groups for more."""
+        return not self.isolated and (len(self.sections) > 1 or bool(self.groups))
+
 
 def studies() -> list[str]:
     """Name all studies."""
@@ -158,7 +163,9 @@ def _usage() -> str:
     for name in studies():
         about = (importlib.import_module(f"studies.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
         lines.append(f"  {name:16} {about}")
-    return "\n".join([*lines, f"  {'pages':16} Write the tables of docs/results from the stored figures."])
+    return "\n".join(
+        [*lines, f"  {'pages':16} Write the tables and pictures of docs/results from the stored figures."]
+    )
 
 
 def _parse(name: str, about: str, study: Study, words: Sequence[str]) -> argparse.Namespace:
@@ -213,7 +220,7 @@ def _run_study(name: str, study: Study, options: argparse.Namespace) -> int:
                 if "error" in row:
                     print(f"{row['name']} {row['status']}: {row['error']}", flush=True)
         if options.save and not study.isolated:
-            words = [name, *([one] if len(study.sections) > 1 else []), *study.words(one)]
+            words = [name, *([one] if study.names_sections else []), *study.words(one)]
             if options.repetitions != study.repetitions:
                 words += ["--repetitions", str(options.repetitions)]
             _save(name, one, words, found[one])
