@@ -6,11 +6,18 @@ import pytest
 
 from forebay_lab.bench.strategies import LADDER
 from studies.harness.sections import Scope
-from studies.simulate import study
+from studies.simulate import lmdbio, study
+
+
+def test_every_section_is_named_after_its_paper():
+    for paper, found in study.PAPERS.items():
+        assert found
+        assert all(name.startswith(f"{paper}-") for name in found), paper
+    assert set(study.STUDY.sections) == {name for found in study.PAPERS.values() for name in found}
 
 
 def test_each_step_of_the_ladder_is_compared_with_lmdb():
-    rows = study.lmdbio(Scope(tiny=True))
+    rows = lmdbio.ladder(Scope(tiny=True))
     assert [row["ranks"] for row in rows] == [4] * len(LADDER) + [8] * len(LADDER)
     assert [row["name"] for row in rows[: len(LADDER)]] == list(LADDER)
     for row in rows:
