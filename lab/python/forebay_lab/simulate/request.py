@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import forebay
@@ -13,7 +13,7 @@ from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
 from forebay_lab.simulate.costs import Costs
 from forebay_lab.simulate.places import Places
-from forebay_lab.simulate.programs import PROGRAMS
+from forebay_lab.simulate.programs import PROGRAMS, Program
 from forebay_lab.simulate.tiers import Tier
 
 __all__ = ["SEEDS", "Request"]
@@ -67,6 +67,8 @@ class Request:
     """Cores of a node; None: as many as ranks."""
     costs: Costs | None = None
     """Processor times; None: the default ones."""
+    programs: Mapping[str, Program] = field(default_factory=lambda: PROGRAMS)
+    """Programs that have a model, by name."""
     rules: str | dict[str, Any] = "lustre"
     """Read-ahead of the nodes' clients, as the native module takes it."""
     jitter: float = JITTER
@@ -133,7 +135,7 @@ class Request:
         OptionError
             If the row has no model.
         """
-        program = PROGRAMS.get(row.strategy) if row.baseline is not None else None
+        program = self.programs.get(row.strategy) if row.baseline is not None else None
         if row.baseline is not None and program is None:
             raise option_error(f"not modelled: the program {row.strategy}")
         if row.label:
