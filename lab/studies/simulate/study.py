@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from studies.harness.sections import Section, Study
-from studies.simulate import lmdbio
+from studies.simulate import async_io, deepio, lmdbio
 
 PAPERS: dict[str, dict[str, Section]] = {
     "lmdbio": lmdbio.SECTIONS,
+    "async-io": async_io.SECTIONS,
+    "deepio": deepio.SECTIONS,
 }
 
 STUDY = Study(
