@@ -9,6 +9,7 @@ import pytest
 
 from forebay_lab.bench.strategies import LADDER
 from forebay_lab.bench.workload import load
+from forebay_lab.pfs.start import Wanted
 from forebay_lab.simulate.places import of_workload
 from support import run_command, run_command_json
 
@@ -276,6 +277,46 @@ def test_a_tier_that_holds_the_dataset_serves_all_but_the_first_epoch(capsys):
     assert status == 0
     assert "each node has tiers local-nvme of 1 GiB" in out
     assert any(line.rstrip().endswith("100%") for line in out.splitlines())
+
+
+def test_a_tier_may_be_described_by_a_file(capsys, tmp_path):
+    """It is named as the file says, and serves at that rate."""
+    drive = {key: value for key, value in Wanted(preset="local-nvme").resolve().items() if key != "sources"}
+    seconds = {}
+    for rate in (2.4e9, 2.4e7):
+        path = tmp_path / f"{rate:g}.toml"
+        numbers = {**drive, "name": "ours", "target_bytes_per_second": rate}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in numbers.items() if value is not None]
+        path.write_text("\n".join(lines))
+        tiers = ("--tier", f"{path}:100MiB", "--tier", f"{path}:1GiB")
+        found = run_json(
+            capsys,
+            "--ranks",
+            "4",
+            "--epochs",
+            "3",
+            "--compute",
+            "0s",
+            "--strategies",
+            "forebay@sequential",
+            *tiers,
+        )
+        assert found["tiers"] == ["ours", "ours#2"]
+        seconds[rate] = found["points"][0]["rows"][0]["epochs"][-1]["seconds"]
+    assert seconds[2.4e7] > 2 * seconds[2.4e9]
+    status, _, err = run(capsys, "--tier", f"{tmp_path}/none.toml:1GiB")
+    assert status != 0
+    assert "none.toml" in err
+
+
+def test_the_kernel_reads_around_a_page_that_lustre_reads_alone(capsys):
+    shape = ("--ranks", "4", "--ranks-per-node", "1", "--compute", "0s", "--strategies", "lmdb")
+    fetched = {}
+    for client in ("lustre", "linux"):
+        (row,) = run_json(capsys, *shape, "--client", client)["rows"]
+        fetched[client] = row["median"]["storage_bytes"] / row["median"]["requested_bytes"]
+    assert fetched["lustre"] > 1
+    assert fetched["linux"] > 1.2 * fetched["lustre"]
 
 
 def test_a_store_reads_each_byte_once(capsys):

@@ -62,6 +62,13 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
 )
 @click.option("--targets", type=COUNT, help="Number of storage targets.  [default: the preset's]")
 @click.option(
+    "--client",
+    default="lustre",
+    show_default=True,
+    type=click.Choice(["lustre", "linux"]),
+    help="Whose read-ahead nodes have: that of Lustre, or of the kernel, as for a local drive.",
+)
+@click.option(
     "--strategies",
     default=STRATEGIES,
     show_default=True,
@@ -93,7 +100,7 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
     "tiers",
     metavar="PRESET:SIZE",
     multiple=True,
-    help="A storage tier of each node, for example local-nvme:200GiB, or tmpfs:20GiB for memory; repeat for several.",
+    help="A storage tier of each node, for example local-nvme:200GiB, or tmpfs:20GiB for memory; may be a TOML file; repeat.",
 )
 @click.option("--cores", type=COUNT, help="Cores of each node.  [default: one for each rank]")
 @click.option(
@@ -119,6 +126,7 @@ def command(
     ranks_per_node: int | None,
     pfs: str,
     targets: int | None,
+    client: str,
     strategies: str,
     order: str,
     batch_size: int | None,
@@ -149,6 +157,7 @@ def command(
     from forebay_lab.pfs.start import Wanted
     from forebay_lab.simulate import Request, simulate, table
     from forebay_lab.simulate.costs import read as read_costs
+    from forebay_lab.simulate.request import rules_of
     from forebay_lab.simulate.source import of_dataset, of_workload
     from forebay_lab.simulate.tiers import parse_tiers
 
@@ -161,16 +170,12 @@ def command(
             source = of_workload(workload, variant, scale, container)
     if batch_size is None and global_batch is None:
         batch_size, global_batch = source.batch_size, source.global_batch
-    path = Path(pfs)
-    wanted = Wanted(
-        preset=None if path.suffix == ".toml" else pfs,
-        spec=path if path.suffix == ".toml" else None,
-        overrides={} if targets is None else {"targets": targets},
-    )
+    spec = Wanted.named(pfs, **({} if targets is None else {"targets": targets})).resolve()
     request = Request(
         places=source.places,
         dataset=source.dataset,
-        spec=wanted.resolve(),
+        spec=spec,
+        rules=rules_of(client, spec),
         ranks=ranks,
         ranks_per_node=ranks_per_node or source.node_ranks or max(ranks),
         batch_size=batch_size,

@@ -65,6 +65,14 @@ class Wanted:
                 filename=self.events.absolute().parent,
             )
 
+    @classmethod
+    def named(cls, name: str, **overrides: Any) -> Wanted:
+        """Return a preset by its name, or the file system of a TOML file by its path."""
+        path = Path(name)
+        if path.suffix == ".toml":
+            return cls(spec=path, overrides=overrides)
+        return cls(preset=name, overrides=overrides)
+
     def names_a_file_system(self) -> bool:
         """Whether any argument must agree with the numbers of a running server."""
         return self.preset is not None or self.spec is not None or bool(self.overrides)

@@ -16,7 +16,7 @@ from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.programs import PROGRAMS, Program
 from forebay_lab.simulate.tiers import Tier
 
-__all__ = ["SEEDS", "Request"]
+__all__ = ["SEEDS", "Request", "rules_of"]
 
 SEEDS = 9
 """Runs of a row: the order in which nodes reach a server decides much, and it is noise."""
@@ -170,6 +170,17 @@ class Request:
             "seed": self.seed,
             "costs": costs.as_json(),
         }
+
+
+def rules_of(client: str, spec: Mapping[str, Any]) -> str | dict[str, Any]:
+    """Return the read-ahead of a client, ``lustre`` or ``linux``, as the native module takes it.
+
+    The kernel has one window for `read()` and page faults, which is set to that of page faults, as
+    the emulator does.
+    """
+    if client == "linux":
+        return {"linux": {"read_ahead_bytes": spec["read_ahead_mmap_bytes"]}}
+    return client
 
 
 _ORDERS: Mapping[type, str] = {

@@ -1,4 +1,4 @@
-"""Storage tiers of simulated nodes: ``--tier PRESET:SIZE``."""
+"""Storage tiers of simulated nodes: ``--tier PRESET:SIZE``, or a TOML file in place of a preset."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ class Tier:
 def parse_tiers(texts: Sequence[str]) -> tuple[Tier, ...]:
     """Read ``PRESET:SIZE`` of each tier, the nearest first; commas may stand between them.
 
+    In place of a preset may stand the path of a TOML file that ends in ``.toml``.
+
     Raises
     ------
     OptionError
         If one is not of that form, or there is no such preset.
+    StorageError
+        If a file cannot be read.
     """
     found: list[Tier] = []
     for text in (part.strip() for given in texts for part in given.split(",")):
-        preset, colon, size = text.partition(":")
-        if not preset or not colon:
+        storage, colon, size = text.rpartition(":")
+        if not storage or not colon:
             raise option_error(f"--tier: expected PRESET:SIZE, found {text!r}", "write local-nvme:200GiB")
-        number = sum(tier.name.partition("#")[0] == preset for tier in found)
+        spec = None if storage == MEMORY else Wanted.named(storage).resolve()
+        name = MEMORY if spec is None else str(spec["name"])
+        number = sum(tier.name.partition("#")[0] == name for tier in found)
         found.append(
-            Tier(
-                preset if not number else f"{preset}#{number + 1}",
-                parse_bytes(f"--tier {preset}", size),
-                None if preset == MEMORY else Wanted(preset=preset).resolve(),
-            )
+            Tier(name if not number else f"{name}#{number + 1}", parse_bytes(f"--tier {storage}", size), spec)
         )
     return tuple(found)
