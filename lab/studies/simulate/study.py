@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from studies.harness.sections import Section, Study
-from studies.simulate import async_io, deepio, lmdbio
+from studies.simulate import async_io, deepio, fefs, lmdbio
 
 PAPERS: dict[str, dict[str, Section]] = {
     "lmdbio": lmdbio.SECTIONS,
     "async-io": async_io.SECTIONS,
     "deepio": deepio.SECTIONS,
+    "fefs": fefs.SECTIONS,
 }
 
 STUDY = Study(
