@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from studies.harness.sections import Section, Study
-from studies.simulate import async_io, deepio, fefs, lmdbio
+from studies.simulate import async_io, deepio, fefs, lmdbio, monarch
 
 PAPERS: dict[str, dict[str, Section]] = {
     "lmdbio": lmdbio.SECTIONS,
     "async-io": async_io.SECTIONS,
     "deepio": deepio.SECTIONS,
     "fefs": fefs.SECTIONS,
+    "monarch": monarch.SECTIONS,
 }
 
 STUDY = Study(
