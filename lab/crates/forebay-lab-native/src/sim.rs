@@ -11,7 +11,10 @@ fn parsed<T: DeserializeOwned>(py: Python<'_>, what: &str, text: &str) -> PyResu
 }
 
 fn refused(py: Python<'_>, error: &Error) -> PyErr {
-    wrong_option(py, error.to_string(), error.hint())
+    let Error::NotModelled(what) = error else { return wrong_option(py, error.to_string(), error.hint()) };
+    py.import("forebay_lab.simulate.errors")
+        .and_then(|module| module.getattr("NotModelledError")?.call1((what,)))
+        .map_or_else(|failure| failure, PyErr::from_value)
 }
 
 /// The places of all samples of a dataset; see `lab/python/forebay_lab/_native.pyi`.

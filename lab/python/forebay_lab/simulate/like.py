@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 from msgspec import Meta
 
-from forebay._core import FormatError, OptionError, option_error
+from forebay._core import FormatError, OptionError
 from forebay_lab.bench import baselines
 from forebay_lab.bench.containers import COMMIT_EVERY
 from forebay_lab.bench.generate import block_samples
@@ -24,6 +24,7 @@ from forebay_lab.bench.workload import load
 from forebay_lab.checked import convert
 from forebay_lab.report import data
 from forebay_lab.simulate.costs import Costs
+from forebay_lab.simulate.errors import NotModelledError
 from forebay_lab.simulate.places import of_dataset
 from forebay_lab.simulate.request import SEEDS, Request
 from forebay_lab.simulate.result import not_modelled, simulate_row, summary
@@ -126,13 +127,13 @@ def request_like(result: dict[str, Any], costs: Costs, seeds: int) -> Request:
     """
     form = _form(result, "a bench result")
     if form.pfs is None:
-        raise option_error("not modelled: a file system that is not emulated", "measure with --pfs")
+        raise NotModelledError("a file system that is not emulated", "measure with --pfs")
     if not form.cold:
-        raise option_error("not modelled: files that are in the page cache", "measure with --cold")
+        raise NotModelledError("files that are in the page cache", "measure with --cold")
     if form.world_size != form.ranks:
-        raise option_error("not modelled: ranks that are a part of their job (--world-size)")
+        raise NotModelledError("ranks that are a part of their job (--world-size)")
     if form.tiers:
-        raise option_error("not modelled: storage tiers")
+        raise NotModelledError("storage tiers")
     places, left_out = of_dataset(
         form.dataset.format,
         samples=form.dataset.samples,
@@ -165,9 +166,9 @@ def request_like(result: dict[str, Any], costs: Costs, seeds: int) -> Request:
         left_out=tuple(left_out),
     )
     if request.ranks_of_nodes(form.ranks) != tuple(form.ranks_per_node):
-        raise option_error("not modelled: nodes whose numbers of ranks differ by more than one")
+        raise NotModelledError("nodes whose numbers of ranks differ by more than one")
     if form.epochs > 1 and form.steps < request.whole_epoch(form.ranks):
-        raise option_error("not modelled: several epochs that are cut short (--steps)")
+        raise NotModelledError("several epochs that are cut short (--steps)")
     return request
 
 
@@ -233,7 +234,7 @@ def _simulated(request: Request, row: dict[str, Any], seeds: list[int]) -> dict[
     strategy: str = row["strategy"]
     baseline = baselines.find(()).get(strategy)
     if baseline is None and strategy.partition(":")[0] not in (*PRESETS, "store"):
-        return _skipped(f"not modelled: the program {strategy}")
+        return _skipped(str(NotModelledError(f"the program {strategy}")))
     of_bench = Row(strategy=strategy, order=row["order"], baseline=baseline, label=row.get("label") or "")
     return summary(simulate_row(request, of_bench, request.ranks[0], seeds))
 

@@ -12,6 +12,7 @@ from forebay._core import option_error
 from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
 from forebay_lab.simulate.costs import Costs
+from forebay_lab.simulate.errors import NotModelledError
 from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.programs import PROGRAMS, Program
 from forebay_lab.simulate.tiers import Tier
@@ -137,9 +138,9 @@ class Request:
         """
         program = self.programs.get(row.strategy) if row.baseline is not None else None
         if row.baseline is not None and program is None:
-            raise option_error(f"not modelled: the program {row.strategy}")
+            raise NotModelledError(f"the program {row.strategy}")
         if row.label:
-            raise option_error(f"not modelled: the surroundings of {row.name}")
+            raise NotModelledError(f"the surroundings of {row.name}")
         options = loader_options("forebay" if program else row.strategy)
         order_name = program.order if program else row.order
         found = resolve({"order": order_name, "store": options["store"]}, {})
@@ -197,7 +198,7 @@ def _order_json(order: object) -> dict[str, Any]:
     if isinstance(order, forebay.Group | forebay.LocalShuffle | forebay.Opportunistic):
         name = _ORDERS[type(order)]
         return {"kind": name, **{key: one for key, one in asdict(order).items() if one is not None}}
-    raise option_error(f"not modelled: the order {order!r}")
+    raise NotModelledError(f"the order {order!r}")
 
 
 def _listed(numbers: Iterable[int]) -> str:

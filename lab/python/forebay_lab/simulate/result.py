@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import forebay
-from forebay._core import OptionError
 from forebay_lab.bench.measured_row import MeasuredRow
 from forebay_lab.bench.strategies import Row
 from forebay_lab.report.data import RESULT_VERSION
 from forebay_lab.simulate import runs
 from forebay_lab.simulate.costs import Costs
+from forebay_lab.simulate.errors import NotModelledError
 from forebay_lab.simulate.request import Request
 
 __all__ = ["SENSITIVE", "not_modelled", "simulate", "simulate_row", "summary"]
@@ -125,16 +125,11 @@ def simulate_row(request: Request, row: Row, ranks: int, seeds: list[int]) -> di
     try:
         names = [tier.name for tier in request.tiers]
         found.repetitions = runs.run(request.job(row, ranks), request.places, seeds, names)
-    except OptionError as error:
-        if not str(error).startswith(_NO_MODEL):
-            raise
+    except NotModelledError as error:
         found.status, found.error = "skipped", str(error)
         return found.as_json()
     kept = {key: found.repetitions[0][key] for key in ("steps", "window")}
     return {**found.as_json(), "sensitive": _is_sensitive(found.repetitions), **kept}
-
-
-_NO_MODEL = "not modelled: "
 
 
 def _is_sensitive(repetitions: Sequence[dict[str, Any]]) -> bool:
