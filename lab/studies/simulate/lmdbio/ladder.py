@@ -1,73 +1,47 @@
-"""LMDBIO (docs/papers.md): its steps, CIFAR10 with AlexNet, on `bebop`."""
+"""Reading alone, without compute: the steps of LMDBIO (figures 15 and 17 to 22)."""
 
 from __future__ import annotations
 
-from studies.harness.sections import MIB, Result, Row, Scope, run
+from studies.harness.sections import Row, Scope
+from studies.simulate.lmdbio import jobs
+from studies.simulate.lmdbio.published import READ_FACTORS, READ_FACTORS_AT
 
-PUBLISHED = {
-    "lmm-dm": 6.7,
-    "lmm-dio": 17.2,
-    "lmm-dio-prov": 19.4,
-    "lmm-dio-prov-coal": 21.9,
-    "lmm-dio-prov-coal-stag": 81.0,
-}
-"""Times as fast as LMDB: LMDBIO, figures 17a, 18a, 20a, 21a and 22a."""
-FACTORS_AT = 4608
-"""Ranks at which these are published."""
+__all__ = ["STRATEGIES", "ladder"]
 
-RANKS = (36, 576, FACTORS_AT)
-SAMPLES_SHARE = 512 * 18_432 / 50_000_000
-"""Of CIFAR10-Large: the 512 steps that the paper trains."""
+STRATEGIES = (
+    "pylmdb-skipping",
+    "lmdb",
+    *(
+        f"{name}{jobs.ONE_ROOT}"
+        for name in (
+            "lmm",
+            "lmm-dm",
+            "lmm-dio",
+            "lmm-dio-prov",
+            "lmm-dio-prov-coal",
+            "lmm-dio-prov-coal-stag",
+        )
+    ),
+    "forebay",
+)
 
-TINY = ("--scale", "0.002", "--global-batch", "512", "--ranks", "4,8", "--ranks-per-node", "2")
-
-
-def simulated(scope: Scope) -> Result:
-    """Simulate the steps at several numbers of ranks."""
-    whole = (
-        "--scale",
-        f"{SAMPLES_SHARE:.8f}",
-        "--ranks",
-        ",".join(map(str, RANKS)),
-        "--ranks-per-node",
-        "36",
-    )
-    return run(
-        "simulate", "--workload", "cifar10-large", "--pfs", "bebop", "--strategies", "ladder",
-        "--seeds", str(scope.repetitions), *scope.pick(whole, TINY),
-    )  # fmt: skip
+_STEPS = 512
+"""Of the paper's run, over which what comes before the first step is spread."""
+_RANKS = (36, 576, 1152, READ_FACTORS_AT)
 
 
 def ladder(scope: Scope) -> list[Row]:
-    """Steps of LMDBIO: time of a step, factors over LMDB, bytes against those of the samples."""
-    found = []
-    for point in simulated(scope)["points"]:
-        done = {row["name"].partition("@")[0]: row for row in point["rows"] if row["status"] == "ok"}
-        base = _step_seconds(done["lmdb"])
-        for name, row in done.items():
-            least, most = row["range"]["wall_seconds"]
-            middle = row["median"]
-            found.append(
-                {
-                    "name": name,
-                    "ranks": point["ranks"],
-                    "step_ms": 1e3 * _step_seconds(row),
-                    "step_ms_low": 1e3 * least / row["steps"],
-                    "step_ms_high": 1e3 * most / row["steps"],
-                    "factor": base / _step_seconds(row),
-                    "published": PUBLISHED.get(name) if point["ranks"] == FACTORS_AT else None,
-                    "exposed_share": middle["exposed_seconds"] / middle["wall_seconds"],
-                    "skew_share": middle["skew_seconds"] / middle["wall_seconds"],
-                    "amplification": middle["storage_bytes"] / middle["requested_bytes"],
-                    "seeks_per_step": row["seeks"] / row["steps"],
-                    "mib_per_rank": middle["storage_bytes"] / MIB / point["ranks"],
-                }
-            )
+    """Read CIFAR10-Large on Bebop without compute: time of a step, and factors over LMDB."""
+    options = (*jobs.BEBOP, "--compute", "0s")
+    result = jobs.simulated(scope, "cifar10-large", _RANKS, STRATEGIES, *options, batch=18_432)
+    found: list[Row] = []
+    for ranks, rows in jobs.points(result):
+        for row in rows.values():
+            row["startup_ms"] = 1e3 * row["startup_s"] / _STEPS
+            row["read_time_ms"] = row["startup_ms"] + row["step_ms"]
+        for name, row in rows.items():
+            row["factor"] = rows["lmdb"]["read_time_ms"] / row["read_time_ms"]
+            row["factor_over_pylmdb"] = rows["pylmdb-skipping"]["read_time_ms"] / row["read_time_ms"]
+            row["published"] = READ_FACTORS.get(name) if ranks == READ_FACTORS_AT else None
+        found += rows.values()
     return found
-
-
-def _step_seconds(row: Result) -> float:
-    return float(row["median"]["wall_seconds"] / row["steps"])
-
-
-SECTIONS = {"lmdbio-ladder": ladder}
