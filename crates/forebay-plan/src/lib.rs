@@ -86,14 +86,19 @@ pub use strategy::{
 pub use stream::memory::{NodeMemory, StreamMemory, UnitBytes};
 pub use stream::unit_ranges::{RANGE_ENTRY_BYTES, UnitCost, kept_ranges, ranges_of_units, unit_costs};
 pub use tier::copies::{Copies, NoCopies};
+pub use tier::copy_blocks::{BLOCK_BYTES, CopyBlocks, block_extent};
 pub use tier::copy_pace::{
     COPY_THREADS, DIRTY_PART_BYTES, LOOK_AT_OTHERS_EVERY, LOOK_FOR_BUFFER_EVERY, WAIT_FOR_OTHERS,
     buffer_wait, rest_after,
 };
+pub use tier::file_room::{NoCopy, file_room_bytes, first_with_room};
 pub use tier::forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};
 pub use tier::node_reads::NodeReads;
 pub use tier::placement::{Placement, PlacementError, slots_of_levels};
 pub use tier::reads::{
     ChunkRead, PieceRead, PieceRun, is_one_request, is_widened, pieces_at_once, waits_for_others,
 };
-pub use tier::run_policy::{Fetch, is_flush_due, is_patient, may_begin_copy};
+pub use tier::run_policy::{
+    COPIERS, CopyStep, Fetch, LOOK_IDLE_EVERY, copy_step, is_flush_due, is_patient, look_again_after,
+    may_begin_copy, may_stage,
+};

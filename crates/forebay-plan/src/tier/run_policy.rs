@@ -8,6 +8,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Threads of a run that read sources.
+pub const COPIERS: usize = 4;
+
+/// Interval between two looks of the daemon while something happens.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The same while nothing does, and how long nothing has to.
+pub const LOOK_IDLE_EVERY: Duration = Duration::from_millis(20);
+
 /// Most copies under way.
 const MAX_COPIES: usize = 64;
 
@@ -59,6 +68,43 @@ impl Fetch {
 #[must_use]
 pub fn may_begin_copy(under_way: usize) -> bool {
     under_way < MAX_COPIES
+}
+
+/// Whether another file may be staged, beside files that wait and copies under way.
+#[must_use]
+pub fn may_stage(waiting: usize, under_way: usize) -> bool {
+    waiting + under_way < 4 * COPIERS
+}
+
+/// How long the daemon waits until it looks again, if no thread ends: it last did something
+/// `acted_before`, and so many copies are under way.
+#[must_use]
+pub fn look_again_after(acted_before: Duration, under_way: usize) -> Duration {
+    let is_idle = acted_before > LOOK_IDLE_EVERY && under_way == 0;
+    if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY }
+}
+
+/// What becomes of a copy after a look at its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// All is written: it goes to its device, and then programs get it.
+    Finish,
+    /// Programs may read on.
+    Wait,
+    /// A thread reads what is missing.
+    ReadRest,
+    /// It is given up.
+    GiveUp,
+}
+
+/// Decides it for a copy that lacks so many bytes. `may_read` is [`Fetch::may_read`] of them.
+pub fn copy_step(missing_bytes: u64, is_patient: bool, may_read: impl FnOnce(u64) -> bool) -> CopyStep {
+    match missing_bytes {
+        0 => CopyStep::Finish,
+        _ if is_patient => CopyStep::Wait,
+        _ if may_read(missing_bytes) => CopyStep::ReadRest,
+        _ => CopyStep::GiveUp,
+    }
 }
 
 /// Whether the programs of a file, of which nothing has come into the page cache `for_long`, are
@@ -132,6 +178,40 @@ mod tests {
                 expected,
                 "{flushing}, {for_ms}"
             );
+        }
+    }
+    #[test]
+    fn a_copy_waits_for_programs_and_then_is_read_or_given_up() {
+        for (missing_bytes, is_patient, may_read, expected) in [
+            (0, false, false, CopyStep::Finish),
+            (0, true, true, CopyStep::Finish),
+            (7, true, true, CopyStep::Wait),
+            (7, true, false, CopyStep::Wait),
+            (7, false, true, CopyStep::ReadRest),
+            (7, false, false, CopyStep::GiveUp),
+        ] {
+            let found = copy_step(missing_bytes, is_patient, |bytes| {
+                assert_eq!(bytes, missing_bytes);
+                may_read
+            });
+            assert_eq!(found, expected, "{missing_bytes}, {is_patient}, {may_read}");
+        }
+    }
+
+    #[test]
+    fn the_daemon_looks_often_while_it_has_something_to_do() {
+        for (acted_before_ms, under_way, expected_ms) in
+            [(0, 0, 5), (20, 0, 5), (21, 0, 20), (21, 1, 5), (1000, 64, 5), (1000, 0, 20)]
+        {
+            let found = look_again_after(Duration::from_millis(acted_before_ms), under_way);
+            assert_eq!(found, Duration::from_millis(expected_ms), "{acted_before_ms} ms, {under_way}");
+        }
+    }
+
+    #[test]
+    fn few_files_are_staged_at_a_time() {
+        for (waiting, under_way, expected) in [(0, 0, true), (15, 0, true), (7, 8, true), (8, 8, false)] {
+            assert_eq!(may_stage(waiting, under_way), expected, "{waiting}, {under_way}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use forebay_plan::file_room_bytes;
 use forebay_table::{CopyIdentity, SourceFile};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,9 +21,6 @@ use crate::table::entry::MAX_FILES;
 
 /// The directory of the copies.
 const FILES: &str = "files";
-
-/// What a file takes is rounded up to this \[bytes\].
-const UNIT_BYTES: u64 = 4096;
 
 /// Bytes of the shortest record of a copy: what was lost of a log may have named one in each.
 const RECORD_BYTES: u64 = 17;
@@ -53,7 +51,7 @@ impl HeldFile {
     }
 
     fn taken_bytes(&self) -> u64 {
-        self.source.identity.bytes.next_multiple_of(UNIT_BYTES)
+        file_room_bytes(self.source.identity.bytes)
     }
 }
 
@@ -137,11 +135,6 @@ impl FileStore {
     /// What all copies take, also those that are being written \[bytes\].
     pub(super) fn taken_bytes(&self) -> u64 {
         self.taken_bytes
-    }
-
-    /// What a file of so many bytes takes \[bytes\].
-    pub(super) fn needed_bytes(bytes: u64) -> u64 {
-        bytes.next_multiple_of(UNIT_BYTES)
     }
 
     /// The copies that are whole.
@@ -228,8 +221,8 @@ impl FileStore {
             let _ = rustix::fs::unlinkat(directory, name(number), AtFlags::empty());
             return Err(error.into());
         }
-        self.begun.insert(number, Self::needed_bytes(bytes));
-        self.taken_bytes += Self::needed_bytes(bytes);
+        self.begun.insert(number, file_room_bytes(bytes));
+        self.taken_bytes += file_room_bytes(bytes);
         Ok((number, file))
     }
 

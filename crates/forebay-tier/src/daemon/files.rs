@@ -8,11 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use forebay_plan::{NoCopy, file_room_bytes, first_with_room};
 use forebay_table::{CopyFile, CopyIdentity, SourceFile};
 use rustix::fs::Mode;
 
 use crate::daemon::cache::{Cache, unix_s};
-use crate::daemon::file_store::{FileStore, HeldFile, RootId, identity_of, times_of};
+use crate::daemon::file_store::{HeldFile, RootId, identity_of, times_of};
 use crate::daemon::level::DaemonLevel;
 use crate::source::identity::SourceKey;
 use crate::table::LevelState;
@@ -45,17 +46,6 @@ pub(crate) struct NewCopy {
     pub(crate) file: OwnedFd,
     /// Its level and number.
     pub(crate) id: CopyId,
-}
-
-/// Why there is no place for a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoCopy {
-    /// There is no room now.
-    Full,
-    /// The file is larger than each of the levels.
-    TooLarge,
-    /// No level is in use: they failed or were deleted.
-    LevelsOut,
 }
 
 /// A copy that a level has.
@@ -104,25 +94,13 @@ impl Cache {
 
     /// An empty file on the first of these levels that has room for it, reserved in full.
     pub(crate) fn begin_copy(&mut self, levels: &[u8], bytes: u64) -> Result<NewCopy, NoCopy> {
-        let mut why = NoCopy::LevelsOut;
-        for number in levels {
-            let level = &self.levels[usize::from(*number)];
-            if level.state == LevelState::Out {
-                continue;
-            }
-            let fits = FileStore::needed_bytes(bytes) <= level.parts.quota_bytes;
-            if !fits {
-                why = if why == NoCopy::Full { why } else { NoCopy::TooLarge };
-                continue;
-            }
-            why = NoCopy::Full;
-            if let Some((number_of_file, file)) =
-                self.reclaiming(*number, |level, used, gone| level.begin_file(bytes, used, gone))
-            {
-                return Ok(NewCopy { file, id: CopyId { level: *number, number: number_of_file } });
-            }
-        }
-        Err(why)
+        let is_used = |number: &u8| self.levels[usize::from(*number)].state != LevelState::Out;
+        let with_quota = |number| (number, self.levels[usize::from(number)].parts.quota_bytes);
+        let used: Vec<(u8, u64)> = levels.iter().copied().filter(is_used).map(with_quota).collect();
+        first_with_room(bytes, used, |level| {
+            let begun = self.reclaiming(level, |level, used, gone| level.begin_file(bytes, used, gone));
+            begun.map(|(number, file)| NewCopy { file, id: CopyId { level, number } })
+        })
     }
 
     /// Lets a level delete what nobody uses until it takes no more than its quota, which may have
@@ -260,7 +238,7 @@ impl DaemonLevel {
         if self.state != LevelState::Open {
             return None;
         }
-        let needed = FileStore::needed_bytes(bytes);
+        let needed = file_room_bytes(bytes);
         while self.planned_bytes() + needed > self.parts.quota_bytes {
             if !self.reclaim(last_used, gone) {
                 return None;

@@ -1,11 +1,8 @@
-//! The blocks in which a copy is made.
+//! How blocks of a copy are written.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-
-/// Size of a block \[bytes\].
-pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Why blocks were not copied.
 #[derive(Debug)]
@@ -14,12 +11,6 @@ pub(super) enum CopyProblem {
     Source,
     /// The copy could not be written.
     Target,
-}
-
-/// Offset and length of a block in a file of so many bytes.
-pub(super) fn extent(block: u32, bytes: u64) -> (u64, usize) {
-    let offset = u64::from(block) * BLOCK_BYTES;
-    (offset, BLOCK_BYTES.min(bytes - offset) as usize)
 }
 
 /// Writes all of `bytes` from `offset` on.

@@ -8,16 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use forebay_plan::{BLOCK_BYTES, COPIERS, block_extent};
 use forebay_table::{CopyIdentity, Identity};
 
-use super::blocks::{BLOCK_BYTES, CopyProblem, extent, write_all};
+use super::blocks::{CopyProblem, write_all};
 use super::file_facts::{copy_identity, source_file};
 use crate::daemon::files::CopyId;
 use crate::read_all::read_all;
 use crate::thread_priority::lower_own_priority;
-
-/// Threads of a run.
-pub(super) const COPIERS: usize = 4;
 
 /// Device and inode of a source.
 pub(super) type FileKey = (u64, u64);
@@ -114,7 +112,7 @@ fn work(waiting: &Mutex<Receiver<Job>>, sender: &Sender<Done>, is_ended: &Atomic
                         if is_ended.load(Ordering::Relaxed) {
                             return Err(CopyProblem::Source);
                         }
-                        let (offset, length) = extent(block, bytes);
+                        let (offset, length) = block_extent(block, bytes);
                         read_all(source.as_fd(), offset, &mut memory[..length])
                             .map_err(|_| CopyProblem::Source)?;
                         write_all(target.as_fd(), offset, &memory[..length])
@@ -149,7 +147,7 @@ fn verify(
     let before = copy_identity(copy.as_fd())?;
     let mut sum = 0;
     for block in each_block(bytes, is_ended) {
-        let (offset, length) = extent(block, bytes);
+        let (offset, length) = block_extent(block, bytes);
         read_all(copy.as_fd(), offset, &mut memory[..length])?;
         sum = crc32c::crc32c_append(sum, &memory[..length]);
     }
@@ -169,7 +167,7 @@ fn compare(
     let before = copy_identity(copy.as_fd())?;
     let mut differs_at = None;
     for block in each_block(bytes, is_ended) {
-        let (offset, length) = extent(block, bytes);
+        let (offset, length) = block_extent(block, bytes);
         read_all(copy.as_fd(), offset, &mut one[..length])?;
         read_all(source.as_fd(), offset, &mut other[..length])?;
         let place = one[..length].iter().zip(&other[..length]).position(|(a, b)| a != b);

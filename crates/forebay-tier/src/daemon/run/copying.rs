@@ -6,15 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_plan::{CopyBlocks, block_extent};
 use forebay_table::SourceFile;
 use rustix::fs::Advice;
 
-use super::blocks::{BLOCK_BYTES, CopyProblem, extent, write_all};
+use super::blocks::{CopyProblem, write_all};
 use super::resident::Residency;
 use crate::daemon::files::NewCopy;
-
-/// Blocks that one look at a file tries.
-const BLOCKS_AT_ONCE: usize = 64;
 
 /// A copy under way.
 pub(super) struct Copying {
@@ -31,9 +29,9 @@ pub(super) struct Copying {
     pub(super) is_handed: bool,
     pub(super) is_staged: bool,
     pub(super) residency: Residency,
+    pub(super) blocks: CopyBlocks,
     /// Checksums of the blocks that are written.
-    sums: Vec<Option<u32>>,
-    missing: usize,
+    sums: Vec<u32>,
 }
 
 impl Copying {
@@ -45,7 +43,8 @@ impl Copying {
         is_staged: bool,
         residency: Residency,
     ) -> Result<Self, (io::Error, NewCopy)> {
-        let blocks = file.identity.bytes.div_ceil(BLOCK_BYTES) as usize;
+        let blocks = CopyBlocks::new(file.identity.bytes);
+        let sums = vec![0; blocks.missing().count()];
         let now = Instant::now();
         let target = match copy.file.try_clone() {
             Ok(target) => Arc::new(target),
@@ -62,42 +61,24 @@ impl Copying {
             is_handed: false,
             is_staged,
             residency,
-            sums: vec![None; blocks],
-            missing: blocks,
+            blocks,
+            sums,
         })
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.file.identity.bytes
-    }
-
-    pub(super) fn is_whole(&self) -> bool {
-        self.missing == 0
-    }
-
-    /// The blocks that are not written.
-    pub(super) fn missing(&self) -> Vec<u32> {
-        (0..).zip(&self.sums).filter(|(_, sum)| sum.is_none()).map(|(block, _)| block).collect()
-    }
-
-    pub(super) fn missing_bytes(&self) -> u64 {
-        self.missing().into_iter().map(|block| extent(block, self.bytes()).1 as u64).sum()
     }
 
     /// A block was written.
     pub(super) fn written(&mut self, block: u32, sum: u32) {
-        if let Some(place) = self.sums.get_mut(block as usize)
-            && place.replace(sum).is_none()
-        {
-            self.missing -= 1;
+        if let Some(place) = self.sums.get_mut(block as usize) {
+            *place = sum;
         }
+        self.blocks.written(block);
     }
 
     /// Copies blocks that programs have read; their bytes.
     pub(super) fn follow(&mut self, memory: &mut [u8]) -> Result<u64, CopyProblem> {
         let mut copied = 0;
-        for block in self.missing().into_iter().take(BLOCKS_AT_ONCE) {
-            let (offset, length) = extent(block, self.bytes());
+        for block in self.blocks.to_follow().collect::<Vec<_>>() {
+            let (offset, length) = block_extent(block, self.blocks.bytes());
             let into = &mut memory[..length];
             let is_read = self.residency.read(self.source.as_fd(), offset, into);
             if !is_read.map_err(|_| CopyProblem::Source)? {
@@ -118,10 +99,11 @@ impl Copying {
 
     /// The checksum of the whole file, once it is written.
     pub(super) fn sum(&self) -> u32 {
-        let bytes = self.bytes();
+        debug_assert!(self.blocks.is_whole());
+        let bytes = self.blocks.bytes();
         (0..).zip(&self.sums).fold(0, |sum, (block, of_block)| {
-            let (_, length) = extent(block, bytes);
-            crc32c::crc32c_combine(sum, of_block.expect("the copy is whole"), length)
+            let (_, length) = block_extent(block, bytes);
+            crc32c::crc32c_combine(sum, *of_block, length)
         })
     }
 

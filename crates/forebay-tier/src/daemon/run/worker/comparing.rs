@@ -4,9 +4,10 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use forebay_plan::COPIERS;
 use forebay_table::TableWriter;
 
-use crate::daemon::run::copiers::{COPIERS, Compared, FileKey, Job};
+use crate::daemon::run::copiers::{Compared, FileKey, Job};
 use crate::daemon::run::file_facts::{open_source, source_file};
 use crate::daemon::run::shared::lock;
 use crate::daemon::run::worker::{Worker, below};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use forebay_plan::{is_flush_due, is_patient, may_begin_copy};
+use forebay_plan::{CopyStep, NoCopy, copy_step, is_flush_due, is_patient, may_begin_copy};
 use forebay_table::{TableCounter, TableWriter};
 
-use crate::daemon::files::{FileFacts, NoCopy};
+use crate::daemon::files::FileFacts;
 use crate::daemon::run::blocks::CopyProblem;
 use crate::daemon::run::copiers::{Done, FileKey, Job};
 use crate::daemon::run::copying::Copying;
@@ -158,9 +158,9 @@ impl Worker {
     fn hand(&mut self, key: FileKey) {
         let Some(copying) = self.copying.get_mut(&key) else { return };
         copying.is_handed = true;
-        self.shared.counts.fetched_bytes.fetch_add(copying.missing_bytes(), Ordering::Relaxed);
+        self.shared.counts.fetched_bytes.fetch_add(copying.blocks.missing_bytes(), Ordering::Relaxed);
         let (source, target) = (Arc::clone(&copying.source), Arc::clone(&copying.target));
-        let (bytes, blocks) = (copying.bytes(), copying.missing());
+        let (bytes, blocks) = (copying.blocks.bytes(), copying.blocks.missing().collect());
         self.copiers.give(Job::Copy { key, source, target, bytes, blocks });
     }
 
@@ -182,20 +182,15 @@ impl Worker {
                     continue;
                 }
             }
-            if copying.is_whole() {
-                self.written(key);
-                continue;
-            }
             let is_finishing = self.shared.orders.finish.load(Ordering::Acquire);
             let is_known = copying.residency != Residency::Unknown;
-            if is_patient(copying.progressed.elapsed(), is_known, is_finishing) {
-                continue;
-            }
-            let missing = copying.missing_bytes();
-            if self.may_fetch(missing) {
-                self.hand(key);
-            } else {
-                self.abandon(key, "not_in_memory");
+            let is_patient = is_patient(copying.progressed.elapsed(), is_known, is_finishing);
+            let missing_bytes = copying.blocks.missing_bytes();
+            match copy_step(missing_bytes, is_patient, |bytes| self.may_fetch(bytes)) {
+                CopyStep::Finish => self.written(key),
+                CopyStep::Wait => {}
+                CopyStep::ReadRest => self.hand(key),
+                CopyStep::GiveUp => self.abandon(key, "not_in_memory"),
             }
         }
         acts
@@ -247,7 +242,7 @@ impl Worker {
                     for (block, sum) in blocks {
                         copying.written(block, sum);
                     }
-                    if copying.is_whole() {
+                    if copying.blocks.is_whole() {
                         self.written(key);
                     } else {
                         self.abandon(key, SOURCE_FAILED);

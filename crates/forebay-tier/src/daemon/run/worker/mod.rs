@@ -27,6 +27,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use forebay_plan::{BLOCK_BYTES, LOOK_IDLE_EVERY, look_again_after};
 use forebay_table::{
     CopyFile, Flags, MAX_CAPACITY, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES, RecordId, Settings, SourceFile,
     SourcePrefix, TableWriter,
@@ -35,7 +36,6 @@ use forebay_table::{
 use crate::daemon::cache::Cache;
 use crate::daemon::file_store::RootId;
 use crate::daemon::files::{CopyId, KnownCopy};
-use crate::daemon::run::blocks::BLOCK_BYTES;
 use crate::daemon::run::copiers::{Copiers, FileKey};
 use crate::daemon::run::copying::Copying;
 use crate::daemon::run::mounts::mounts_below;
@@ -45,10 +45,6 @@ use crate::daemon::run::table_file::TableFile;
 use crate::error::TierError;
 use crate::table::LevelState;
 use crate::thread_priority::lower_own_priority;
-
-/// Interval between two looks while something happens, and while nothing does.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-const LOOK_IDLE_EVERY: Duration = Duration::from_millis(20);
 
 /// Most files that wait until they are copied.
 const MOST_WAITING: usize = 1 << 16;
@@ -360,8 +356,7 @@ impl Worker {
                 // The threads may have nothing to do now.
                 continue;
             }
-            let is_idle = acted.elapsed() > LOOK_IDLE_EVERY && self.copying.is_empty();
-            self.copiers.wait(if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY });
+            self.copiers.wait(look_again_after(acted.elapsed(), self.copying.len()));
         }
         Outcome::Ended
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
-use crate::daemon::run::copiers::COPIERS;
+use forebay_plan::may_stage;
+
 use crate::daemon::run::scan::{Scan, ScannedFile, scan};
 use crate::daemon::run::shared::{Staging, lock};
 use crate::daemon::run::worker::{OUTSIDE, Wanted, Worker, below, key_of};
@@ -34,7 +35,7 @@ impl Worker {
             }
             self.take_found(files);
         }
-        while self.waiting.len() + self.copying.len() < 4 * COPIERS
+        while may_stage(self.waiting.len(), self.copying.len())
             && let Some(found) = self.staged.pop_front()
         {
             let path = below(&self.roots[found.root].path, &found.path);
