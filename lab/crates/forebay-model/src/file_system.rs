@@ -179,6 +179,13 @@ impl FileSystem {
         None
     }
 
+    /// Whether bytes are in the page cache of a node and have arrived, as mincore(2) tells.
+    pub fn is_resident(&self, now: ModelTime, node: NodeId, open: OpenFile, range: ByteRange) -> bool {
+        let node = &self.nodes[node.0 as usize];
+        let file = node.client.file(open);
+        node.client.is_cached(open, range) && node.in_flight.due(now, file, range) <= now
+    }
+
     /// Asks for bytes that a node will need, and returns how many requests that took.
     pub fn will_need(&mut self, now: ModelTime, node: NodeId, open: OpenFile, range: ByteRange) -> u64 {
         let mut fetches = std::mem::take(&mut self.fetches);
@@ -259,5 +266,37 @@ impl InFlight {
             last = overlaps.map(|(_, &(_, due))| due).fold(last, ModelTime::max);
         }
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::AccessMethod;
+
+    #[test]
+    fn bytes_are_resident_once_they_have_arrived() {
+        let spec = Spec { target_bytes_per_second: 1e9, latency_us: 100.0, ..Spec::free() };
+        let rules = ReadAheadRules::Linux { read_ahead_bytes: 0 };
+        let mut files = FileSystem::new(&spec, rules, 0).unwrap();
+        let node = files.add_node();
+        let open = files.client(node).open(FileId(0), 10_000);
+        let is_resident = |files: &FileSystem, now, offset, length| {
+            files.is_resident(now, node, open, ByteRange { offset, length })
+        };
+        assert!(!is_resident(&files, 0, 0, 8192));
+        let mut access = files.client(node).access(open, 0, 8192, AccessMethod::Read);
+        let due = files.advance(0, node, &mut access).unwrap();
+        assert_eq!(due, 8192 + 100_000);
+        for (now, offset, length, expected) in [
+            (due - 1, 0, 8192, false),
+            (due, 0, 8192, true),
+            (due, 5000, 100, true),
+            (due, 0, 8193, false),
+            (due, 8192, 1 << 20, false),
+            (due, 12_288, 1 << 20, true),
+        ] {
+            assert_eq!(is_resident(&files, now, offset, length), expected, "{now}, {offset}, {length}");
+        }
     }
 }

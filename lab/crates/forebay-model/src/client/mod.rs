@@ -137,6 +137,15 @@ impl Client {
         Access { open, at: offset, end, how, begun: false }
     }
 
+    /// Whether all pages of a range, clipped to the end of the file, are cached or requested. Does
+    /// not count as a use.
+    pub fn is_cached(&self, open: OpenFile, range: ByteRange) -> bool {
+        let open = &self.opens[open.0 as usize];
+        let end = range.offset.saturating_add(range.length).min(open.bytes);
+        let (first, end) = (range.offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
+        self.cache.has_all(open.file, first, end)
+    }
+
     /// The file that is open.
     pub fn file(&self, open: OpenFile) -> FileId {
         self.opens[open.0 as usize].file

@@ -88,6 +88,16 @@ impl PageCache {
         place.is_some_and(|place| self.chunks[place as usize].bits & (1 << (page % CHUNK_PAGES)) != 0)
     }
 
+    /// Whether the pages `[first, end)` are cached. Does not count as a use.
+    pub(crate) fn has_all(&self, file: FileId, first: u64, end: u64) -> bool {
+        first >= end
+            || (first / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES)).all(|chunk| {
+                let wanted = bits_of(chunk, first, end);
+                self.find((file, chunk))
+                    .is_some_and(|place| self.chunks[place as usize].bits & wanted == wanted)
+            })
+    }
+
     /// Marks the pages `[first, end)` as used.
     pub(crate) fn touch(&mut self, file: FileId, first: u64, end: u64) {
         for chunk in first / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES) {
@@ -123,9 +133,7 @@ impl PageCache {
         for chunk in first / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES) {
             let Some(place) = self.find((file, chunk)) else { continue };
             let bits = &mut self.chunks[place as usize].bits;
-            let begin = first.saturating_sub(chunk * CHUNK_PAGES);
-            let count = (end - chunk * CHUNK_PAGES).min(CHUNK_PAGES) - begin;
-            let dropped = *bits & ((u64::MAX >> (CHUNK_PAGES - count)) << begin);
+            let dropped = *bits & bits_of(chunk, first, end);
             *bits &= !dropped;
             let is_empty = *bits == 0;
             self.pages -= u64::from(dropped.count_ones());
@@ -202,6 +210,13 @@ impl PageCache {
     }
 }
 
+/// The bits of the pages `[first, end)` in a chunk, which holds some of them.
+fn bits_of(chunk: u64, first: u64, end: u64) -> u64 {
+    let begin = first.saturating_sub(chunk * CHUNK_PAGES);
+    let count = (end - chunk * CHUNK_PAGES).min(CHUNK_PAGES) - begin;
+    (u64::MAX >> (CHUNK_PAGES - count)) << begin
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +270,14 @@ mod tests {
             }
             cache.remove(file, first, end);
             let kept: Vec<u64> = (0..200).filter(|page| cache.has(file, *page)).collect();
+            for edges in [first, end, 0, 64, 200].windows(2) {
+                let (from, to) = (edges[0].min(edges[1]), edges[0].max(edges[1]));
+                assert_eq!(
+                    cache.has_all(file, from, to),
+                    (from..to).all(|page| cache.has(file, page)),
+                    "{from} to {to} without {first} to {end}"
+                );
+            }
             let expected: Vec<u64> = (0..200).filter(|page| *page < first || *page >= end).collect();
             assert_eq!((kept, cache.pages()), (expected.clone(), expected.len() as u64), "{first} to {end}");
         }
