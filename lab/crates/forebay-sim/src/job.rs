@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::costs::Costs;
 use crate::error::Error;
+use crate::machine::Machine;
 use crate::program::Program;
+use crate::run_options::RunOptions;
 use crate::tier::Tier;
 
 /// A job: a dataset on a file system, ranks, and what their loaders are asked for.
@@ -42,9 +44,13 @@ pub struct Job {
     /// A program in place of the loader.
     #[serde(default)]
     pub program: Option<Program>,
-    /// Storage tiers of each node, the nearest first. Strategies that read past tiers have none.
+    /// Storage tiers of each node, the nearest first. Strategies that read past tiers have none;
+    /// a program runs under `forebay run`.
     #[serde(default)]
     pub tiers: Vec<Tier>,
+    /// Options of `forebay run`.
+    #[serde(default)]
+    pub run: RunOptions,
     /// The in-memory store; absent: none.
     #[serde(default)]
     pub store: Option<StoreChoice>,
@@ -89,26 +95,6 @@ pub struct Window {
     pub after: u64,
     /// Steps.
     pub steps: u64,
-}
-
-/// A node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Machine {
-    /// Cores.
-    pub cores: u32,
-    /// Memory \[B\].
-    pub memory_bytes: u64,
-    /// Whether all nodes are one machine, as in an emulated run.
-    #[serde(default)]
-    pub is_shared: bool,
-}
-
-impl Default for Machine {
-    /// A node of a cluster of 2018: 36 cores, 128 GiB.
-    fn default() -> Machine {
-        Machine { cores: 36, memory_bytes: 128 << 30, is_shared: false }
-    }
 }
 
 fn one() -> u64 {

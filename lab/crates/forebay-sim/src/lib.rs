@@ -6,9 +6,11 @@
 //! - `costs`: processor time of what the engine does ([`Costs`]).
 //! - `places`: where the samples of a dataset lie, without the dataset ([`Places`]).
 //! - `program`: programs in place of the loader ([`Program`]).
-//! - `tier`: a storage tier as it is asked for ([`Tier`]).
+//! - `machine`: a node ([`Machine`]). `tier`: a storage tier as it is asked for ([`Tier`]).
+//!   `run_options`: options of `forebay run` ([`RunOptions`]).
 //! - `job`: what is simulated ([`Job`]). `facts`: those from which the engine decides. `decided`:
 //!   what it would decide for a node.
+//! - `run/`: `forebay run`: copies of whole files for programs.
 //! - `shares`: which node holds which samples. `residents`: what nodes keep and stream in the order
 //!   `opportunistic`. `store`: the in-memory store. `loads`: what nodes read into memory first.
 //! - `decisions`: all that is decided for the nodes of a job.
@@ -34,6 +36,7 @@ mod facts;
 mod gate;
 mod job;
 mod loads;
+mod machine;
 mod mailbox;
 mod node;
 mod places;
@@ -42,6 +45,8 @@ mod program;
 mod request;
 mod residents;
 mod result;
+mod run;
+mod run_options;
 mod shares;
 mod simulate;
 mod store;
@@ -51,9 +56,11 @@ mod world;
 
 pub use costs::Costs;
 pub use error::Error;
-pub use job::{Job, Machine, Window};
+pub use job::{Job, Window};
+pub use machine::Machine;
 pub use places::{Dataset, Lmdb, Places, Uniform};
 pub use program::{Program, SampleReads};
 pub use result::{EpochResult, LevelBytes, NodeResult, RunResult};
+pub use run_options::RunOptions;
 pub use simulate::{Simulated, simulate};
 pub use tier::Tier;

@@ -26,6 +26,7 @@ pub enum Program {
 /// How a program reads its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, not a state in disguise")]
 pub struct SampleReads {
     /// How it touches the files.
     pub access: AccessMethod,
@@ -42,6 +43,9 @@ pub struct SampleReads {
     /// It opens the file of each sample anew.
     #[serde(default)]
     pub opens: bool,
+    /// It opens files anew in each epoch, when it comes to them.
+    #[serde(default)]
+    pub reopens: bool,
     /// Each rank reads all records of a step, with large reads, and keeps its own.
     #[serde(default)]
     pub reads_all: bool,

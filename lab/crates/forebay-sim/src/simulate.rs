@@ -18,6 +18,7 @@ use crate::job::{Job, Window};
 use crate::node::Node;
 use crate::places::Places;
 use crate::result::{NodeResult, RunResult};
+use crate::run::NodeRun;
 use crate::store::Store;
 use crate::tiers::NodeTiers;
 use crate::world::{Before, World};
@@ -100,12 +101,17 @@ fn run(
         given: job.given.iter().map(|ids| ids.as_slice().into()).collect(),
         chunks: &decided.chunks,
         tiers: Vec::new(),
+        runs: Vec::new(),
         store: decided.store.as_ref().map(|plan| Store::new(job, plan, &mut kernel)),
         loads: (0..job.nodes as usize).map(|node| decided.loads(node, places)).collect(),
         before: Before::default(),
     };
     for (node, plan) in (0..).zip(&decided.tiers) {
         world.tiers.push(NodeTiers::new(job, Arc::clone(plan), &mut kernel, seed + node)?);
+    }
+    if job.program.is_some() && !job.tiers.is_empty() {
+        let run = |node| NodeRun::new(job, places.files(), &mut kernel, seed + node);
+        world.runs = (0..u64::from(job.nodes)).map(run).collect::<Result<_, _>>()?;
     }
     let mut actors: Vec<Thread> = Vec::new();
     for node in 0..job.nodes as usize {
@@ -154,7 +160,11 @@ fn result(mut world: World<'_>, end: ModelTime, seed: u64, events: u64) -> RunRe
         skew_ns: node.counters.skew_ns,
         reads: node.counters.reads,
         read_bytes: node.counters.read_bytes,
-        copied_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.copied_bytes),
+        copied_bytes: match (world.tiers.get(place), world.runs.get(place)) {
+            (Some(tiers), _) => tiers.copied_bytes,
+            (None, Some(run)) => run.copied_bytes,
+            (None, None) => 0,
+        },
         skipped_bytes: world.tiers.get(place).map_or(0, |tiers| tiers.skipped_bytes),
         loaded_bytes: node.counters.loaded_bytes,
         traffic: world.storage.traffic(node.id) - traffic.get(place).copied().unwrap_or_default(),

@@ -1,10 +1,11 @@
 //! A storage tier of each node, as it is asked for.
 
-use forebay_model::Spec;
+use forebay_model::{FileSystem, NodeId, ReadAheadRules, Spec};
 use forebay_types::{CHUNK_BYTES, MAX_COPY_LEVELS};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::machine::Machine;
 
 /// A tier of each node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +19,20 @@ pub struct Tier {
 }
 
 impl Tier {
+    /// Its empty file system on one node; none for memory.
+    pub(crate) fn file_system(
+        &self,
+        machine: &Machine,
+        seed: u64,
+    ) -> Result<Option<(FileSystem, NodeId)>, Error> {
+        let Some(spec) = &self.storage else { return Ok(None) };
+        let spec = machine.with_page_cache(spec);
+        let rules = ReadAheadRules::Linux { read_ahead_bytes: spec.read_ahead_bytes };
+        let mut files = FileSystem::new(&spec, rules, seed)?;
+        let node = files.add_node();
+        Ok(Some((files, node)))
+    }
+
     /// Validates tiers; the error names the first invalid number.
     pub(crate) fn check_all(tiers: &[Tier]) -> Result<(), Error> {
         if tiers.len() > MAX_COPY_LEVELS {

@@ -14,6 +14,7 @@ use crate::mailbox::Channel;
 use crate::node::Node;
 use crate::places::Places;
 use crate::result::EpochResult;
+use crate::run::NodeRun;
 use crate::store::Store;
 use crate::tiers::NodeTiers;
 
@@ -48,6 +49,8 @@ pub(crate) struct World<'a> {
     pub(crate) chunks: &'a ChunkMap,
     /// The tiers of each node; none without any.
     pub(crate) tiers: Vec<NodeTiers>,
+    /// What the daemon of each node knows, where a program runs under `forebay run`.
+    pub(crate) runs: Vec<NodeRun>,
     /// The in-memory store.
     pub(crate) store: Option<Store<'a>>,
     /// What each node has still to load: parts, each for one thread.

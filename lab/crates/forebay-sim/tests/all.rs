@@ -4,6 +4,7 @@ mod invariants;
 mod jobs;
 mod orders;
 mod programs;
+mod run;
 mod store;
 mod tiers;
 mod turns;

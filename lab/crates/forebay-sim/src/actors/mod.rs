@@ -1,6 +1,7 @@
-//! The threads of a node, as actors. Each file has one, under the name that the engine has for it;
-//! `walk`, `in_place`, `share_reads`, `share_requests`, `transfers`, `requests` and `advice` are
-//! what they do.
+//! The threads of a node, as actors. Each file has one, under the name that the engine has for it
+//! (`run_worker` and `run_copier` are threads of the daemon of `forebay run`); `walk`, `in_place`,
+//! `share_reads`, `share_requests`, `transfers`, `requests`, `program_files` and `advice` are what
+//! they do.
 
 mod advice;
 mod consumer;
@@ -11,9 +12,12 @@ mod in_place;
 mod loader;
 mod mapped_copy;
 mod planner;
+mod program_files;
 mod reader;
 mod requests;
 mod root;
+mod run_copier;
+mod run_worker;
 mod sample_reads;
 mod scanner;
 mod share_gather;
@@ -27,7 +31,7 @@ mod worker;
 
 use forebay_model::{Actor, Kernel};
 use forebay_plan::config::{IoMode, Locate};
-use forebay_plan::{COPY_THREADS, load_threads};
+use forebay_plan::{COPIERS, COPY_THREADS, load_threads};
 
 use self::consumer::Consumer;
 use self::copier::Copier;
@@ -36,6 +40,8 @@ use self::loader::Loader;
 use self::planner::Planner;
 use self::reader::Reader;
 use self::root::Root;
+use self::run_copier::RunCopier;
+use self::run_worker::RunWorker;
 use self::scanner::Scanner;
 use self::share_gather::ShareGather;
 use self::token_thread::TokenThread;
@@ -55,6 +61,8 @@ pub(crate) enum Thread {
     ShareGather(Box<ShareGather>),
     Copier(Copier),
     Worker(Box<Worker>),
+    RunWorker(Box<RunWorker>),
+    RunCopier(Box<RunCopier>),
     Consumer(Consumer),
 }
 
@@ -71,16 +79,21 @@ impl<'a> Actor<World<'a>> for Thread {
             Thread::ShareGather(gather) => gather.resume(kernel, world),
             Thread::Copier(copier) => copier.resume(kernel, world),
             Thread::Worker(worker) => worker.resume(kernel, world),
+            Thread::RunWorker(worker) => worker.resume(kernel, world),
+            Thread::RunCopier(copier) => copier.resume(kernel, world),
             Thread::Consumer(consumer) => consumer.resume(kernel, world),
         }
     }
 }
 
 /// What comes before all: the scan, where the strategy has one, or the threads that load what nodes
-/// keep in memory.
+/// keep in memory, or those that stage files.
 pub(crate) fn preparing(job: &Job, world: &World<'_>) -> Vec<Thread> {
     if job.strategy.locate == Locate::Scan {
         return vec![Thread::Scanner(Scanner::new())];
+    }
+    if job.run.stage && !world.runs.is_empty() {
+        return (0..world.runs.len()).flat_map(|node| run_threads(node, true)).collect();
     }
     let loading = (0..world.loads.len()).filter(|node| !world.loads[*node].is_empty());
     loading
@@ -96,6 +109,9 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     if let Some(program) = world.job.program {
         let worker = |_| Thread::Worker(Box::new(Worker::new(world, node, program)));
         threads.extend((0..program.workers()).map(worker));
+        if world.runs.get(node).is_some() {
+            threads.extend(run_threads(node, false));
+        }
         return threads;
     }
     let settings = world.settings(node);
@@ -125,4 +141,12 @@ pub(crate) fn threads(world: &mut World<'_>, node: usize, gathers: usize, comput
     let groups = world.job.strategy.stagger_groups().filter(|_| world.nodes[node].gate.is_some());
     threads.extend(groups.map(|groups| Thread::Tokens(TokenThread::new(node, world.nodes.len(), groups))));
     threads
+}
+
+/// The threads of the daemon of `forebay run` on a node. `only_stages`: they end once all files are
+/// staged.
+fn run_threads(node: usize, only_stages: bool) -> impl Iterator<Item = Thread> {
+    let worker = Thread::RunWorker(Box::new(RunWorker::new(node, only_stages)));
+    let copier = move |_| Thread::RunCopier(Box::new(RunCopier::new(node)));
+    std::iter::once(worker).chain((0..COPIERS).map(copier))
 }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_model::spec::PAGE_BYTES;
-use forebay_model::{AccessMethod, ClientAccess, FileId, Kernel, ModelTime, OpenFile};
+use forebay_model::{AccessMethod, ClientAccess, Kernel, ModelTime};
 use forebay_plan::PermutationCache;
 use forebay_types::{Extent, Located, Piece, Rank, SampleId, SamplePlaces, ShardId};
 
+use crate::actors::program_files::ProgramFile;
 use crate::costs::nanoseconds;
 use crate::program::SampleReads;
 use crate::world::World;
@@ -21,9 +22,11 @@ pub(crate) struct RankSampleReads {
     reads: SampleReads,
     /// What it has to read, in order.
     extents: VecDeque<Extent>,
-    access: Option<(ClientAccess, u64)>,
+    /// What it reads: the file, none where the bytes are in memory, and the length.
+    access: Option<(ProgramFile, Option<ClientAccess>, u64)>,
     /// Files that its process has open.
-    opens: BTreeMap<u32, OpenFile>,
+    opens: BTreeMap<u32, ProgramFile>,
+    epoch: u64,
     /// Pages of a mapping that were touched since [`RankSampleReads::take_touched_ns`].
     touched_pages: u64,
     ids: Vec<SampleId>,
@@ -40,6 +43,7 @@ impl RankSampleReads {
             extents: VecDeque::new(),
             access: None,
             opens: BTreeMap::new(),
+            epoch: 0,
             touched_pages: 0,
             ids: Vec::new(),
             kept: PermutationCache::default(),
@@ -49,6 +53,11 @@ impl RankSampleReads {
 
     /// Sets out for the samples of a step.
     pub(crate) fn begin(&mut self, world: &World<'_>, step: u64) {
+        let epoch = step / world.order.steps_per_epoch();
+        if self.reads.reopens && epoch != self.epoch {
+            self.opens.clear();
+        }
+        self.epoch = epoch;
         let ranks = if self.reads.reads_all { 0..world.job.ranks } else { self.rank..self.rank + 1 };
         world.order.batches_of_ranks(step, ranks.map(Rank), &mut self.kept, &mut self.ids);
         let Ok(()) = world.places.locate(&self.ids, &mut self.located);
@@ -76,11 +85,12 @@ impl RankSampleReads {
 
     /// Goes on; returns when it continues, or `None` once it has read all.
     pub(crate) fn advance(&mut self, kernel: &mut Kernel, world: &mut World<'_>) -> Option<ModelTime> {
-        let (now, node) = (kernel.now(), &world.nodes[self.node]);
-        let (id, processors) = (node.id, node.processors);
+        let now = kernel.now();
         loop {
-            if let Some((access, length)) = &mut self.access {
-                if let Some(due) = world.storage.advance(now, id, access) {
+            if let Some((file, access, length)) = &mut self.access {
+                if let Some(access) = access
+                    && let Some(due) = world.advance_program_access(now, self.node, file, access)
+                {
                     return Some(due);
                 }
                 let length = *length;
@@ -92,21 +102,20 @@ impl RankSampleReads {
                     AccessMethod::Read | AccessMethod::Direct => {
                         let costs = &world.job.costs;
                         let duration = nanoseconds(costs.read_ns) + costs.copy(length);
-                        return Some(kernel.work(processors, duration));
+                        return Some(kernel.work(world.nodes[self.node].processors, duration));
                     }
                 }
             }
             let next = *self.extents.front()?;
-            let open = if let Some(open) = self.opens.get(&next.shard.0) {
-                *open
+            let file = if let Some(file) = self.opens.get(&next.shard.0) {
+                *file
             } else {
-                let bytes = world.places.bytes_of_file(next.shard.0.into());
-                let open = world.storage.client(id).open(FileId(next.shard.0.into()), bytes);
-                self.opens.insert(next.shard.0, open);
-                if self.reads.opens {
-                    return Some(world.storage.model().metadata(now, id));
+                let file = world.open_of_program(kernel, self.node, next.shard.0);
+                self.opens.insert(next.shard.0, file);
+                if self.reads.opens || self.reads.reopens {
+                    return Some(world.open_time(now, self.node, &file));
                 }
-                open
+                file
             };
             self.extents.pop_front();
             if self.reads.opens {
@@ -115,8 +124,9 @@ impl RankSampleReads {
             let counters = &mut world.nodes[self.node].counters;
             counters.reads += 1;
             counters.read_bytes += next.length;
-            let access = world.storage.client(id).access(open, next.offset, next.length, self.reads.access);
-            self.access = Some((access, next.length));
+            let (range, how) = ((next.offset, next.length), self.reads.access);
+            let access = world.begin_program_access(self.node, &file, range, how, self.epoch);
+            self.access = Some((file, access, next.length));
         }
     }
 

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use forebay_model::spec::PAGE_BYTES;
-use forebay_model::{AccessMethod, ByteRange, ClientAccess, FileId, Kernel, ModelTime, OpenFile};
+use forebay_model::{AccessMethod, ByteRange, ClientAccess, Kernel, ModelTime};
 use forebay_plan::PermutationCache;
 use forebay_types::{Located, Piece, Rank, SampleId, SamplePlaces};
 
+use crate::actors::program_files::ProgramFile;
 use crate::costs::nanoseconds;
 use crate::world::World;
 
@@ -18,7 +19,8 @@ pub(crate) struct Walk {
     /// Those of the job whose samples it looks for.
     ranks: Range<u32>,
     /// Its process has the file open for itself.
-    open: Option<OpenFile>,
+    open: Option<ProgramFile>,
+    epoch: u64,
     /// The leaf that it is in; `None` before the first.
     leaf: Option<usize>,
     /// It has touched that leaf.
@@ -48,6 +50,7 @@ impl Walk {
             node,
             ranks,
             open: None,
+            epoch: 0,
             leaf: None,
             has_entered: true,
             next: 0,
@@ -93,6 +96,7 @@ impl Walk {
 
     /// Sets out for the samples of its ranks at a step.
     pub(crate) fn begin(&mut self, world: &World<'_>, step: u64) {
+        self.epoch = step / world.order.steps_per_epoch();
         world.order.batches_of_ranks(step, self.ranks.clone().map(Rank), &mut self.kept, &mut self.ids);
         self.runs.clear();
         for id in &self.ids {
@@ -117,34 +121,34 @@ impl Walk {
     }
 
     /// Goes on; returns when it continues, or `None` once it has reached all.
-    pub(crate) fn advance(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
+    pub(crate) fn advance(&mut self, kernel: &mut Kernel, world: &mut World<'_>) -> Option<ModelTime> {
         self.touch_all(kernel, world, Walk::next_touch)
     }
 
     /// Touches the records that it has deferred; returns as [`Walk::advance`].
-    pub(crate) fn touch_deferred(&mut self, kernel: &Kernel, world: &mut World<'_>) -> Option<ModelTime> {
+    pub(crate) fn touch_deferred(&mut self, kernel: &mut Kernel, world: &mut World<'_>) -> Option<ModelTime> {
         self.touch_all(kernel, world, |walk, _| walk.deferred.pop_front())
     }
 
     fn touch_all(
         &mut self,
-        kernel: &Kernel,
+        kernel: &mut Kernel,
         world: &mut World<'_>,
         next: impl Fn(&mut Walk, &World<'_>) -> Option<ByteRange>,
     ) -> Option<ModelTime> {
-        let (now, id) = (kernel.now(), world.nodes[self.node].id);
+        let now = kernel.now();
         loop {
-            if let Some(access) = &mut self.access {
-                if let Some(due) = world.storage.advance(now, id, access) {
+            if let (Some(access), Some(file)) = (&mut self.access, &self.open) {
+                if let Some(due) = world.advance_program_access(now, self.node, file, access) {
                     return Some(due);
                 }
                 self.access = None;
             }
             let range = next(self, world)?;
             self.touched_pages += range.length.div_ceil(PAGE_BYTES);
-            let client = world.storage.client(id);
-            let open = *self.open.get_or_insert_with(|| client.open(FileId(0), world.places.file_bytes()));
-            self.access = Some(client.access(open, range.offset, range.length, self.how));
+            let file = *self.open.get_or_insert_with(|| world.open_of_program(kernel, self.node, 0));
+            let range = (range.offset, range.length);
+            self.access = world.begin_program_access(self.node, &file, range, self.how, self.epoch);
         }
     }
 

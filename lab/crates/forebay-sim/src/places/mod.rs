@@ -108,6 +108,12 @@ impl Places {
         }
     }
 
+    /// Number of files.
+    pub(crate) fn files(&self) -> u32 {
+        let files = if self.has_sample_files() { self.samples() } else { self.shard_bytes().len() as u64 };
+        files.min(u32::MAX.into()) as u32
+    }
+
     /// Length of a file \[B\].
     pub(crate) fn bytes_of_file(&self, file: u64) -> u64 {
         match &self.0 {

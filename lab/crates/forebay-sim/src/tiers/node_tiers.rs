@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use forebay_model::{Condition, FileId, FileSystem, Kernel, ModelTime, NodeId, OpenFile, ReadAheadRules};
+use forebay_model::{Condition, FileId, FileSystem, Kernel, ModelTime, NodeId, OpenFile};
 use forebay_plan::{LOOK_FOR_BUFFER_EVERY, buffer_wait};
 use forebay_types::{CHUNK_BYTES, Pieces};
 
@@ -92,19 +92,11 @@ impl NodeTiers {
         seed: u64,
     ) -> Result<NodeTiers, Error> {
         let level = |(tier, slots): (&Tier, &u64)| {
-            let storage = tier.storage.as_ref().map(|spec| {
-                let memory_bytes = job.machine.memory_bytes;
-                let mut spec = spec.clone();
-                // A page cache is memory of the node.
-                spec.cache_bytes =
-                    Some(spec.cache_bytes.map_or(memory_bytes, |bytes| bytes.min(memory_bytes)));
-                let rules = ReadAheadRules::Linux { read_ahead_bytes: spec.read_ahead_bytes };
-                let mut files = FileSystem::new(&spec, rules, seed)?;
-                let node = files.add_node();
+            let storage = tier.file_system(&job.machine, seed)?.map(|(mut files, node)| {
                 let open = files.client(node).open(SLOTS, slots * CHUNK_BYTES);
-                Ok::<_, Error>(LevelStorage { files, node, open })
+                LevelStorage { files, node, open }
             });
-            Ok::<_, Error>(Level { storage: storage.transpose()?, used_slots: 0, reading_until: 0 })
+            Ok::<_, Error>(Level { storage, used_slots: 0, reading_until: 0 })
         };
         let levels = job.tiers.iter().zip(&plan.slots).map(level).collect::<Result<Vec<Level>, Error>>()?;
         Ok(NodeTiers {
