@@ -65,7 +65,7 @@ fn run(
     seed: u64,
 ) -> Result<RunResult, Error> {
     let mut kernel = Kernel::default();
-    let mut storage = FileSystem::new(&job.storage, job.rules, seed)?;
+    let mut storage = FileSystem::new(&job.machine.with_page_cache(&job.storage), job.rules, seed)?;
     let mut noise = Noise::new(seed);
     let cores = job.machine.cores as usize;
     let shared = job.machine.is_shared.then(|| kernel.processors(cores));

@@ -86,6 +86,21 @@ fn a_script_that_reads_its_samples_waits_for_each_of_them() {
 }
 
 #[test]
+fn a_page_cache_is_memory_of_the_node() {
+    let read = |memory_mib: u64| {
+        let found = samples(&json!({"access": "read"}), |job| {
+            job["dataset"]["uniform"] =
+                json!({"samples": 1024, "stride_bytes": 65536, "sample_bytes": 65536});
+            job["machine"]["memory_bytes"] = (memory_mib << 20).into();
+            job["epochs"] = 2.into();
+        });
+        one(&found).nodes[0].traffic.read_bytes >> 20
+    };
+    // The least recently used half is evicted before its turn comes again.
+    assert_eq!((read(128), read(32)), (64, 128));
+}
+
+#[test]
 fn workers_read_ahead_of_the_script() {
     for (workers, ahead) in [(1, 1), (2, 1), (1, 2), (2, 3)] {
         let program = json!({"access": "read", "workers": workers, "ahead": ahead});
