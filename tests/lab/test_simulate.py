@@ -319,6 +319,117 @@ def test_the_kernel_reads_around_a_page_that_lustre_reads_alone(capsys):
     assert fetched["linux"] > 1.2 * fetched["lustre"]
 
 
+SHARDS = ("--workload", "monarch-100", "--scale", "0.002", "--pfs", "nfs", "--seeds", "2", "--epochs", "3")
+"""1,800 samples of 115 KB in several TFRecord files."""
+
+
+def source_shares(row):
+    return [epoch["source_share"] for epoch in row["epochs"]]
+
+
+def test_a_program_that_opens_its_files_again_reads_copies_from_the_second_epoch_on(capsys):
+    arguments = ("simulate", *SHARDS, "--ranks", "1", "--strategies", "tfdata")
+    plain = run_command_json(capsys, *arguments)
+    assert plain["simulated"]["run"] is None
+    served = run_command_json(capsys, *arguments, "--tier", "local-nvme:1GiB")
+    assert served["simulated"]["run"] == {"fetch": "follow", "frozen": False, "stage": False}
+    (row,) = served["points"][0]["rows"]
+    first, second, third = source_shares(row)
+    # The last file may be opened again before its copy is on the drive.
+    assert (first, third) == (1, 0)
+    assert second < 1
+    # A drive is faster than this file system.
+    assert row["epochs"][2]["seconds"] < plain["points"][0]["rows"][0]["epochs"][0]["seconds"] / 2
+    for one in served["rows"][0]["repetitions"]:
+        data = served["dataset"]["bytes"]
+        assert one["copied_bytes"] == data
+        assert sum(one["by_epoch"][0]["levels"].values()) >= 0.99 * data
+        assert one["by_epoch"][0]["levels"]["local-nvme"] == 0
+    status, out, _ = run_command(capsys, *arguments, "--tier", "local-nvme:1GiB", "--fetch", "whole")
+    assert status == 0
+    assert "programs run under forebay run --fetch whole" in out
+
+
+def test_programs_that_open_their_files_once_are_served_if_these_are_staged(capsys):
+    arguments = (
+        "--ranks", "4", "--ranks-per-node", "2", "--batch-size", "64", "--epochs", "2", "--compute", "0s",
+        "--tier", "tmpfs:1GiB",
+    )  # fmt: skip
+    for container, row in (("hdf5", "h5py"), ("tfrecord", "tfdata"), ("hdf5", "tfdata-random-prefetch")):
+        rows = ("--container", container, "--strategies", row)
+        plain, staged = (run_json(capsys, *arguments, *rows, *more) for more in ((), ("--stage",)))
+        # tf.data opens its one file again as soon as it has read it.
+        assert source_shares(plain["points"][0]["rows"][0]) == [1, 1]
+        assert source_shares(staged["points"][0]["rows"][0]) == [0, 0]
+        for one in staged["rows"][0]["repetitions"]:
+            assert one["copied_bytes"] == 2 * staged["dataset"]["bytes"]
+            assert one["storage_bytes"] == 2 * staged["dataset"]["bytes"]
+    # The faults of a cursor are those of the copy.
+    (cursor,) = run_json(capsys, *arguments, "--strategies", "pylmdb-skipping", "--stage")["rows"]
+    assert cursor["window"] == {"after": 8, "steps": 64}
+    assert cursor["median"]["storage_bytes"] == 0
+
+
+@pytest.mark.parametrize("option", [("--stage",), ("--frozen",), ("--fetch", "whole")])
+def test_options_of_forebay_run_need_a_tier(capsys, option):
+    status, _, err = run(capsys, "--ranks", "4", "--strategies", "h5py", "--container", "hdf5", *option)
+    assert status == 2
+    assert f"{option[0]}: expected --tier" in err
+
+
+def test_ids_of_a_file_are_read_in_their_order(capsys, tmp_path):
+    def simulated(ids, *more):
+        path = tmp_path / "ids.npy"
+        np.save(path, ids)
+        shape = ("--ranks", "2", "--batch-size", "50", "--strategies", "forebay,pread", "--epochs", "2")
+        return run_json(capsys, *shape, "--ids", str(path), *more)
+
+    sequential = np.arange(100_000)
+    found = simulated(sequential)
+    assert [row["name"] for row in found["rows"]] == ["forebay@given", "pread@given"]
+    named = run_json(
+        capsys, "--ranks", "2", "--batch-size", "50", "--epochs", "2", "--strategies", "forebay@sequential"
+    )
+    key = "storage_bytes"
+    assert found["rows"][0]["median"][key] == named["rows"][0]["median"][key]
+    # Fewer ids make shorter epochs; negative ones count from the end; each epoch may have others.
+    few = simulated(np.stack([np.arange(1000), np.arange(-1000, 0)]))
+    assert few["steps"] == 10
+    for row in few["rows"]:
+        assert row["median"]["requested_bytes"] == 2 * 1000 * 3083
+    # A sample may stand there twice.
+    (again, _) = simulated(np.full(1000, 7))["rows"]
+    assert again["median"]["requested_bytes"] == 2 * 1000 * 3083
+    assert again["median"]["storage_bytes"] < few["rows"][0]["median"]["storage_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "more", "message"),
+    [
+        (np.arange(10), (), "a step of 4 ranks takes 128 samples, and an epoch of --ids has 10"),
+        (np.array([0, 100_000]), (), "sample 100000 of a dataset of 100000 samples"),
+        (np.zeros((1, 1, 1), int), (), "expected integers in one or two axes, found dtype int64 and shape (1, 1, 1)"),
+        (np.zeros(3), (), "expected integers in one or two axes, found dtype float64"),
+        (np.zeros(0, int), (), "expected at least one id, found none"),
+        (np.arange(100_000), ("--strategies", "forebay@shuffle"), "expected rows that read these ids, found forebay@shuffle"),
+        (np.arange(100_000), ("--strategies", "lmdb"), "expected rows that read these ids, found lmdb@sequential"),
+        (np.arange(100_000), ("--strategies", "h5py"), "expected rows that read these ids, found h5py@sequential"),
+        (np.arange(100_000), ("--order", "shuffle"), "expected --order or --ids, found both"),
+        (None, (), "write it with numpy.save"),
+    ],
+)  # fmt: skip
+def test_ids_that_cannot_be_read_are_refused(capsys, tmp_path, ids, more, message):
+    path = tmp_path / "ids.npy"
+    if ids is None:
+        path.write_text("1, 2, 3")
+    else:
+        np.save(path, ids)
+    rows = () if "--strategies" in more else ("--strategies", "forebay")
+    status, _, err = run(capsys, "--ranks", "4", "--batch-size", "32", *rows, "--ids", str(path), *more)
+    assert status == 2
+    assert message in " ".join(err.split())
+
+
 def test_a_store_reads_each_byte_once(capsys):
     found = run_json(
         capsys, "--ranks", "4", "--ranks-per-node", "2", "--batch-size", "64", "--epochs", "2",

@@ -12,7 +12,7 @@ runs in the surroundings NAME (``surroundings``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,6 +111,7 @@ def parse(
     order: str,
     baselines: Mapping[str, Baseline],
     surroundings: Mapping[str, Surroundings] | None = None,
+    more_orders: Collection[str] = (),
 ) -> tuple[Row, ...]:
     """Read a list of rows.
 
@@ -125,6 +126,8 @@ def parse(
         All there are, by name.
     surroundings
         All there are, by name; each has to be used.
+    more_orders
+        Orders that rows may have besides those that the engine knows by name.
 
     Raises
     ------
@@ -142,7 +145,7 @@ def parse(
                 "define them with --environment or --wrapper",
             )
         strategy, _, asked = part.partition("@")
-        row = _row(strategy, asked, order, baselines)
+        row = _row(strategy, asked, order, baselines, more_orders)
         rows.append(replace(row, label=label, surroundings=known[label]) if plus else row)
     if unused := set(known) - {row.label for row in rows}:
         raise option_error(
@@ -174,7 +177,13 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline]) -> Row:
+def _row(
+    strategy: str,
+    asked: str,
+    order: str,
+    baselines: Mapping[str, Baseline],
+    more_orders: Collection[str],
+) -> Row:
     if (baseline := baselines.get(strategy)) is not None:
         if asked not in {"", baseline.order}:
             raise option_error(
@@ -193,7 +202,8 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
         found = options["strategy"]
         if not asked:
             asked = _DEFAULT_WALK if _is_of_the_paper(name, found) and order not in _WALKS else order
-        resolve({"order": asked, "store": options["store"]}, {})
+        checked_order = {} if asked in more_orders else {"order": asked}
+        resolve({**checked_order, "store": options["store"]}, {})
     except OptionError as error:
         raise option_error(f"--strategies: {strategy}: {error}") from error
     if locate_of(found) in _CURSORS and asked not in _WALKS:

@@ -76,6 +76,12 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
     help="Comma-separated rows, each strategy or strategy@order; ladder: the rows of the LMDBIO paper.",
 )
 @click.option("--order", default="group", show_default=True, help="Order of rows without @order.")
+@click.option(
+    "--ids",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Instead of --order: sample ids, an array of numpy.save with a row for each epoch, or one for all.",
+)
 @click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: the workload's, or 32]")
 @click.option("--global-batch", type=COUNT, help="Samples of all ranks per step, instead of --batch-size.")
 @click.option(
@@ -101,6 +107,19 @@ STRATEGIES = _OF_BENCH.rpartition(",")[2]
     metavar="PRESET:SIZE",
     multiple=True,
     help="A storage tier of each node, for example local-nvme:200GiB, or tmpfs:20GiB for memory; may be a TOML file; repeat.",
+)
+@click.option(
+    "--fetch",
+    type=click.Choice(["whole", "none"]),
+    help="Of programs with --tier: what of the files forebay run reads.  [default: what the program has read]",
+)
+@click.option(
+    "--stage", is_flag=True, help="Of programs with --tier: copy all files, then start the program."
+)
+@click.option(
+    "--frozen",
+    is_flag=True,
+    help="Of programs with --tier: opens of files with a copy do not reach the source.",
 )
 @click.option("--cores", type=COUNT, help="Cores of each node.  [default: one for each rank]")
 @click.option(
@@ -132,7 +151,9 @@ def command(
     batch_size: int | None,
     global_batch: int | None,
     compute: float | None,
+    ids: Path | None,
     tiers: tuple[str, ...],
+    fetch: str | None,
     costs: Path | None,
     report: Path | None,
     as_json: bool,
@@ -148,6 +169,8 @@ def command(
         raise click.UsageError("expected one of DATASET, --workload NAME and --like RESULT")
     if like is not None:
         return _like(like, costs, options["seeds"], as_json=as_json, report=report)
+    if ids is not None and _is_given("order"):
+        raise click.UsageError("expected --order or --ids, found both")
     if batch_size is not None and global_batch is not None:
         raise click.UsageError("expected --batch-size or --global-batch, found both")
     from forebay.cli.output import progress
@@ -157,7 +180,8 @@ def command(
     from forebay_lab.pfs.start import Wanted
     from forebay_lab.simulate import Request, simulate, table
     from forebay_lab.simulate.costs import read as read_costs
-    from forebay_lab.simulate.request import rules_of
+    from forebay_lab.simulate.given_ids import GIVEN, check_rows, read_ids
+    from forebay_lab.simulate.request import FETCHES, rules_of
     from forebay_lab.simulate.source import of_dataset, of_workload
     from forebay_lab.simulate.tiers import parse_tiers
 
@@ -185,15 +209,26 @@ def command(
         costs=None if costs is None else read_costs(costs),
         workload=source.workload,
         tiers=parse_tiers(tiers),
+        fetch=fetch or FETCHES[0],
+        ids=None if ids is None else read_ids(ids, source.places.samples),
         left_out=source.left_out,
         command=("forebay", *sys.argv[1:]),
         **options,
     )
-    rows = parse(strategies, order, programs.find(()))
+    if ids is None:
+        rows = parse(strategies, order, programs.find(()))
+    else:
+        rows = parse(strategies, GIVEN, programs.find(()), more_orders=(GIVEN,))
+        check_rows(rows)
     with progress() as show:
         result = simulate(request, rows, show)
     show_result(result, table, as_json=as_json, report=report)
     return 0 if any(row["status"] == "ok" for row in result["rows"]) else 1
+
+
+def _is_given(name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return click.get_current_context().get_parameter_source(name) != ParameterSource.DEFAULT
 
 
 _WITH_LIKE = ("like", "costs", "seeds", "report", "as_json")
@@ -201,10 +236,8 @@ _WITH_LIKE = ("like", "costs", "seeds", "report", "as_json")
 
 
 def _like(like: Path, costs: Path | None, seeds: int, *, as_json: bool, report: Path | None) -> int:
-    context = click.get_current_context()
-    for one in context.command.params:
-        given = one.name and context.get_parameter_source(one.name) != ParameterSource.DEFAULT
-        if given and one.name not in _WITH_LIKE:
+    for one in click.get_current_context().command.params:
+        if one.name and _is_given(one.name) and one.name not in _WITH_LIKE:
             raise click.UsageError(f"--like: the job is that of the result: leave {one.opts[0]} out")
     from forebay.cli.output import progress
     from forebay_lab import write_page

@@ -60,7 +60,7 @@ PROGRAMS: Mapping[str, Program] = {
     "tfdata-random": _samples("shuffle", "read", sample_ns=TENSORFLOW_NS),
     # AUTOTUNE settles at a few batches.
     "tfdata-random-prefetch": _samples("shuffle", "read", sample_ns=TENSORFLOW_NS, workers=1, ahead=2),
-    "tfdata": _samples("sequential", "read", reads_all=True, workers=1, ahead=2),
+    "tfdata": _samples("sequential", "read", reads_all=True, reopens=True, workers=1, ahead=2),
     "torch-dataloader": _samples(
         "shuffle", "mmap_random", sample_ns=GET_NS, workers=WORKERS, ahead=2, lists_keys=True
     ),

@@ -7,20 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import forebay
 from forebay._core import option_error
 from forebay.options import resolve
 from forebay_lab.bench.strategies import Row, loader_options
 from forebay_lab.simulate.costs import Costs
 from forebay_lab.simulate.errors import NotModelledError
+from forebay_lab.simulate.given_ids import GIVEN, given_json
 from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.programs import PROGRAMS, Program
 from forebay_lab.simulate.tiers import Tier
 
-__all__ = ["SEEDS", "Request", "rules_of"]
+__all__ = ["FETCHES", "SEEDS", "Request", "rules_of"]
 
 SEEDS = 9
 """Runs of a row: the order in which nodes reach a server decides much, and it is noise."""
+
+FETCHES = ("follow", "whole", "none")
+"""What ``forebay run`` reads of the sources, the default first."""
 
 SKEW_SECONDS = 0.02
 """Within which nodes begin: as far apart as ranks leave a barrier and their first imports."""
@@ -63,7 +70,16 @@ class Request:
     node_memory: int | None = None
     """Memory of a node [bytes]; None: that of the default machine."""
     tiers: tuple[Tier, ...] = ()
-    """Storage tiers of each node, the nearest first."""
+    """Storage tiers of each node, the nearest first; programs run under ``forebay run``."""
+    fetch: str = FETCHES[0]
+    """What of the files ``forebay run`` reads for copies, one of `FETCHES`."""
+    frozen: bool = False
+    """Whether opens of files with a copy do not reach the source."""
+    stage: bool = False
+    """Whether all files are copied before a program starts."""
+    ids: npt.NDArray[np.integer[Any]] | None = None
+    """Sample ids of each epoch [epochs, ids], the last ones also of further epochs: what all rows
+    read, in the order ``given``. None: rows have orders of their own."""
     cores: int | None = None
     """Cores of a node; None: as many as ranks."""
     costs: Costs | None = None
@@ -83,6 +99,17 @@ class Request:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.fetch not in FETCHES:
+            raise option_error(f"--fetch: expected one of {', '.join(FETCHES)}, found {self.fetch!r}")
+        for name, is_given in (
+            ("fetch", self.fetch != FETCHES[0]),
+            ("frozen", self.frozen),
+            ("stage", self.stage),
+        ):
+            if is_given and not self.tiers:
+                raise option_error(
+                    f"--{name}: expected --tier, as it is about copies of files on tiers, found none"
+                )
         if self.steps is not None and self.epochs > 1:
             raise option_error(f"--steps: expected one epoch, found --epochs {self.epochs}")
         if not self.ranks:
@@ -96,11 +123,17 @@ class Request:
                 raise option_error(
                     f"--global-batch: expected a multiple of {ranks} ranks, found {self.global_batch}"
                 )
-            if (step := self.batch_of(ranks) * ranks) > self.places.samples:
+            if (step := self.batch_of(ranks) * ranks) > self.epoch_samples:
+                what = "the dataset has" if self.ids is None else "an epoch of --ids has"
                 raise option_error(
-                    f"a step of {ranks:,} ranks takes {step:,} samples, and the dataset has {self.places.samples:,}",
+                    f"a step of {ranks:,} ranks takes {step:,} samples, and {what} {self.epoch_samples:,}",
                     "take smaller batches with --batch-size, or fewer ranks",
                 )
+
+    @property
+    def epoch_samples(self) -> int:
+        """The samples of an epoch."""
+        return self.places.samples if self.ids is None else self.ids.shape[1]
 
     def ranks_of_nodes(self, ranks: int) -> tuple[int, ...]:
         """Return the ranks of each node: full nodes, or numbers that differ by one."""
@@ -126,7 +159,11 @@ class Request:
 
     def whole_epoch(self, ranks: int) -> int:
         """Return the steps of an epoch."""
-        return -(-self.places.samples // (self.batch_of(ranks) * ranks))
+        return -(-self.epoch_samples // (self.batch_of(ranks) * ranks))
+
+    def run_options(self) -> dict[str, Any]:
+        """Return the options of ``forebay run``."""
+        return {"fetch": self.fetch, "frozen": self.frozen, "stage": self.stage}
 
     def job(self, row: Row, ranks: int) -> dict[str, Any]:
         """Return the simulated job of a row, as the native module takes it.
@@ -143,8 +180,9 @@ class Request:
             raise NotModelledError(f"the surroundings of {row.name}")
         options = loader_options("forebay" if program else row.strategy)
         order_name = program.order if program else row.order
-        found = resolve({"order": order_name, "store": options["store"]}, {})
-        order, store = found["order"], found["store"]
+        order_options = {} if order_name == GIVEN else {"order": order_name}
+        found = resolve({**order_options, "store": options["store"]}, {})
+        store = found["store"]
         of_nodes = self.ranks_of_nodes(ranks)
         machine: dict[str, Any] = {"cores": self.cores or max(of_nodes)}
         machine["memory_bytes"] = self.node_memory or 128 << 30
@@ -157,10 +195,14 @@ class Request:
             "nodes": len(of_nodes),
             "machine": machine,
             "batch_size": self.batch_of(ranks),
-            "order": _order_json(order),
+            "order": given_json(self.ids, self.places.samples)
+            if order_name == GIVEN
+            else _order_json(found["order"]),
+            "given": self.ids.tolist() if order_name == GIVEN and self.ids is not None else [],
             "strategy": asdict(options["strategy"]),
             "program": program and program.faster(self.time_scale),
             "tiers": [tier.as_job() for tier in self.tiers],
+            "run": self.run_options(),
             "store": None if store is None else asdict(store),
             "epochs": self.epochs,
             "steps": self.steps_of(ranks),

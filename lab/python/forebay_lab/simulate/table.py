@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from forebay_lab.simulate.programs import PROGRAMS
+
 __all__ = ["header", "lines_above", "lines_below", "rows"]
 
 _HEADER = (
@@ -47,6 +49,17 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
     if tiers := result["simulated"]["tiers"]:
         sizes = (f"{tier['name']} of {tier['bytes'] / (1 << 30):,.3g} GiB" for tier in tiers)
         yield f"each node has tiers {', '.join(sizes)}; hits: share of the bytes that do not come from the source"
+    if run := _run_options(result):
+        yield f"programs run under {run}"
+
+
+def _run_options(result: dict[str, Any]) -> str | None:
+    """Return the command that programs run under, if there are some and they have tiers."""
+    run = result["simulated"]["run"]
+    if run is None or not any(row["strategy"] in PROGRAMS for row in result["rows"]):
+        return None
+    fetch = f" --fetch {run['fetch']}" if run["fetch"] != "follow" else ""
+    return "forebay run" + fetch + "".join(f" --{key}" for key in ("stage", "frozen") if run[key])
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
