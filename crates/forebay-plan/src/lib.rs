@@ -49,15 +49,13 @@ pub use config::stream_choice::{
 };
 pub use nodes::chunk_map::{ChunkMap, FileBytes, Geometry};
 pub use nodes::chunk_set::ChunkSet;
-pub use nodes::loads::{LOAD_BYTES, LOAD_CHUNKS, load_threads};
+pub use nodes::loads::{LOAD_BYTES, LOAD_CHUNKS, load_threads, ranges_of_chunks};
 pub use nodes::peer_requests::{
     PeerPiece, PeerRequest, RequestLimits, SharePart, peer_requests, share_parts,
 };
 pub use nodes::shares::{NodeShares, ShareUnit};
 pub use nodes::store_layout::{NO_OWNER, StoreLayout};
-pub use nodes::units::{
-    Progress, chunk_owners, chunks_of_share, dataset_key, share_unit_bytes, share_units, stream_unit_bytes,
-};
+pub use nodes::units::{Progress, chunk_owners, chunks_of_share, dataset_key, share_units};
 pub use order::convergence::Convergence;
 pub use order::draw_entropy::DrawEntropy;
 pub use order::mixture::{Mixture, MixtureSource, MixtureSpec, Stop};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forebay_format::Index;
 use forebay_io::ShardFiles;
-use forebay_plan::config::needs_shares;
-use forebay_plan::{NodeShares, OrderKind, dataset_key, share_unit_bytes, share_units, stream_unit_bytes};
+use forebay_plan::config::{needs_shares, unit_bytes};
+use forebay_plan::{NodeShares, OrderKind, dataset_key, share_units};
 use forebay_types::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -80,10 +80,7 @@ fn cut(
     let map = chunk_map(files, index)?;
     let samples = index.samples();
     let (data_bytes, count) = (index.record_bytes(), nodes.len() as u64);
-    let unit_bytes = match options.kind(1, 1, 1) {
-        OrderKind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, count, options.order.unit),
-        _ => share_unit_bytes(data_bytes, samples, count),
-    };
+    let unit_bytes = unit_bytes(options.kind(1, 1, 1), data_bytes, samples, count, options.order.unit);
     let units = share_units(&**index, &map, unit_bytes, &mut sharing(caller))?;
     let shares = NodeShares::new(samples, &units, nodes, dataset_key(fingerprint));
     Ok(JobShares { shares, unit_bytes, own_node })

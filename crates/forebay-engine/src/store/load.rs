@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_host::Draft;
-use forebay_io::{At, Failing, ShardFiles};
-use forebay_plan::{ChunkMap, Geometry, LOAD_CHUNKS, load_threads};
-use forebay_types::CHUNK_BYTES;
+use forebay_io::{Failing, ShardFiles};
+use forebay_plan::{ChunkMap, LOAD_CHUNKS, load_threads, ranges_of_chunks};
+use forebay_types::{CHUNK_BYTES, Extent};
 
 use crate::error::Error;
 use crate::host::Host;
@@ -64,6 +64,7 @@ fn load_run(
     bytes: &mut Vec<u8>,
 ) -> Result<LoadedBytes, Error> {
     let mut total = LoadedBytes::default();
+    let (mut from_files, mut offsets) = (Vec::new(), Vec::new());
     for slot in slots {
         let geometry = map.geometry(chunks[slot]).ok_or_else(|| {
             Error::local(format!("chunk {} of the store is not in the files", chunks[slot]))
@@ -74,28 +75,22 @@ fn load_run(
             total.kept += geometry.bytes;
             continue;
         }
-        bytes.resize(geometry.bytes as usize, 0);
-        read_chunk(files, failing, &geometry, bytes)?;
-        draft.write(offset, bytes)?;
         total.source += geometry.bytes;
+        from_files.push(geometry);
+        offsets.push(offset);
     }
-    Ok(total)
-}
-
-fn read_chunk(
-    files: &ShardFiles,
-    failing: &Failing,
-    geometry: &Geometry,
-    bytes: &mut [u8],
-) -> Result<(), Error> {
-    let mut parts = Vec::new();
-    geometry.files_of(&(0..geometry.bytes), |shard, offset, length| parts.push((shard, offset, length)));
-    let mut rest = bytes;
-    for (shard, offset, length) in parts {
+    bytes.resize(total.source as usize, 0);
+    let mut rest = &mut bytes[..];
+    for Extent { shard, offset, length } in ranges_of_chunks(&from_files) {
         let (into, behind) = std::mem::take(&mut rest).split_at_mut(length as usize);
         rest = behind;
-        let at = At { shard, offset, direct: false };
-        failing.read(files, false, (at.shard, at.offset), &mut [], into)?;
+        failing.read(files, false, (shard, offset), &mut [], into)?;
     }
-    Ok(())
+    let mut rest = &bytes[..];
+    for (geometry, offset) in from_files.iter().zip(offsets) {
+        let (chunk, behind) = rest.split_at(geometry.bytes as usize);
+        rest = behind;
+        draft.write(offset, chunk)?;
+    }
+    Ok(total)
 }

@@ -1,6 +1,7 @@
 //! The decisions about a job on one node, in their order:
 //!
-//! 1. [`needs_shares`]: whether the nodes share the dataset out.
+//! 1. [`needs_shares`]: whether the nodes share the dataset out, and [`unit_bytes`]: in units of
+//!    which length.
 //! 2. [`retained_bytes`]: how much of what the index build reads is retained; it counts as held.
 //! 3. [`decide_job`]: how the node reads, within what its budget leaves beside copies for tiers.
 //!    What the order needs comes first: copies get less until it fits.
@@ -10,6 +11,7 @@
 use super::sizing::BudgetTooSmall;
 use super::tiers::gap_bytes_of_shares;
 use super::{Budget, DataFacts, ReadOptions, Readers, Settings, StorageFacts, decide};
+use crate::nodes::unit_bytes::{share_unit_bytes, store_unit_bytes, stream_unit_bytes};
 use crate::order::{Order, OrderKind};
 
 /// Divisor of the budget for values that are retained from the index build: the loader needs the
@@ -87,6 +89,17 @@ pub fn needs_shares(kind: OrderKind, has_store: bool, is_single_node: bool) -> b
         OrderKind::Opportunistic { .. } => true,
         OrderKind::LocalShuffle { .. } => !is_single_node,
         _ => has_store && !is_single_node,
+    }
+}
+
+/// Length of the units that `nodes` nodes share out \[bytes\]; `asked` for what they stream. Of
+/// `local-shuffle` it decides which samples each rank takes, so it never changes.
+#[must_use]
+pub fn unit_bytes(kind: OrderKind, data_bytes: u64, samples: u64, nodes: u64, asked: Option<u64>) -> u64 {
+    match kind {
+        OrderKind::Opportunistic { .. } => stream_unit_bytes(data_bytes, samples, nodes, asked),
+        OrderKind::LocalShuffle { .. } => share_unit_bytes(data_bytes, samples, nodes),
+        _ => store_unit_bytes(data_bytes, samples, nodes),
     }
 }
 
@@ -203,6 +216,17 @@ mod tests {
         ] {
             assert_eq!(needs_shares(kind, has_store, is_single_node), expected, "{kind}, {has_store}");
         }
+    }
+
+    #[test]
+    fn units_are_long_where_the_order_does_not_depend_on_them() {
+        let bytes = |kind| unit_bytes(kind, 140_000 * MIB, 50_000_000, 16, None);
+        assert_eq!(bytes(OrderKind::LocalShuffle { steps: 4 }), 4 * MIB);
+        assert_eq!(bytes(OrderKind::Shuffle), 32 * MIB);
+        assert_eq!(bytes(OrderKind::Opportunistic { window: 1 }), 4 * MIB);
+        let asked =
+            unit_bytes(OrderKind::Opportunistic { window: 1 }, 140_000 * MIB, 50_000_000, 16, Some(MIB));
+        assert_eq!(asked, MIB);
     }
 
     #[test]

@@ -20,7 +20,9 @@ mod tiers;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::decide_job::{JobFacts, JobPlan, JobTooLarge, decide_job, needs_shares, retained_bytes};
+pub use self::decide_job::{
+    JobFacts, JobPlan, JobTooLarge, decide_job, needs_shares, retained_bytes, unit_bytes,
+};
 pub use self::facts::{
     AccessChoice, DataFacts, DirectIo, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts, StorageKind,
 };

@@ -1,7 +1,7 @@
 //! How a dataset is cut into the units that the nodes of a job share out, and which chunks a share
 //! lies in.
 //!
-//! - A unit is a run of consecutive samples, about as long as [`unit_bytes`] says. It ends before
+//! - A unit is a run of consecutive samples, about as long as `unit_bytes` says. It ends before
 //!   the first sample that begins in another aligned span of that length, if it has half of it. In
 //!   a file whose samples follow each other, units so are aligned like the chunks of tiers. A
 //!   single sample that lies elsewhere, as LMDB writes a few, does not end it.
@@ -11,7 +11,7 @@
 //!
 //! Each walk looks at all samples once, and reports its progress, which may end it.
 
-use forebay_types::{CHUNK_BYTES, ChunkPlaces, Extent, Located, PIECE_BYTES, Piece, SampleId, SamplePlaces};
+use forebay_types::{CHUNK_BYTES, ChunkPlaces, Extent, Located, Piece, SampleId, SamplePlaces};
 
 use crate::nodes::chunk_set::ChunkSet;
 use crate::nodes::shares::{NodeShares, ShareUnit};
@@ -19,28 +19,6 @@ use crate::nodes::store_layout::NO_OWNER;
 
 /// Samples that are located at a time.
 const SAMPLES_AT_ONCE: u64 = 1 << 14;
-
-/// Least samples of a unit, where there are enough: one sample of each unit lies across its end, in
-/// a chunk of another node.
-const UNIT_SAMPLES: u64 = 64;
-
-/// Most units, about: all ranks keep two words for each.
-const MOST_UNITS: u64 = 1 << 16;
-
-/// Least units of each node, about: shares differ by up to one.
-const UNITS_OF_NODE: u64 = 16;
-
-/// Least units of each node in the order `opportunistic`, where units are longer than 1 MiB:
-/// windows of so many units shuffle as well as windows of more.
-const STREAM_UNITS_OF_NODE: u64 = 2048;
-
-/// Least units of each node there, as far as units have 64 KiB: in a file sorted by class, windows
-/// of fewer units hold few classes.
-const LEAST_STREAM_UNITS_OF_NODE: u64 = 64;
-
-/// Longest units that are chosen there \[bytes\]: disks that seek for 8 ms and transfer 3.7 GB/s,
-/// as those of the preset `lustre-hdd`, take 11 % longer than for one long read.
-const STREAM_UNIT_BYTES: u64 = 256 << 20;
 
 /// What identifies a dataset among the keys of permutations and hashes.
 #[must_use]
@@ -50,28 +28,6 @@ pub fn dataset_key(fingerprint: u128) -> u64 {
 
 /// Reports the samples that were looked at, and all; an error ends the walk.
 pub type Progress<'a, E> = &'a mut dyn FnMut(u64, u64) -> Result<(), E>;
-
-/// Length of a unit \[bytes\]: a power of two.
-#[must_use]
-pub fn share_unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64 {
-    let wanted = (UNIT_SAMPLES * (data_bytes / samples.max(1))).max(data_bytes / MOST_UNITS).max(CHUNK_BYTES);
-    let most = data_bytes / (UNITS_OF_NODE * nodes.max(1));
-    wanted.min(most).max(PIECE_BYTES).next_power_of_two()
-}
-
-/// Length of a unit of what nodes stream \[bytes\]: a power of two, `asked` if that leaves enough
-/// units. On disks each unit costs a seek, which long ones make up for.
-#[must_use]
-pub fn stream_unit_bytes(data_bytes: u64, samples: u64, nodes: u64, asked: Option<u64>) -> u64 {
-    // Rounded down: the fewest units are a promise, the length is not.
-    let for_units = |units: u64| (data_bytes / (units * nodes.max(1)) + 1).next_power_of_two() / 2;
-    if let Some(asked) = asked {
-        return asked.next_power_of_two().min(for_units(UNITS_OF_NODE)).max(PIECE_BYTES);
-    }
-    let plain = share_unit_bytes(data_bytes, samples, nodes);
-    let long = for_units(STREAM_UNITS_OF_NODE).min(STREAM_UNIT_BYTES);
-    plain.min(for_units(LEAST_STREAM_UNITS_OF_NODE)).max(long).max(PIECE_BYTES)
-}
 
 /// Cuts the dataset into units.
 ///
@@ -250,7 +206,7 @@ fn parts(chunks: &dyn ChunkPlaces, extent: Extent) -> impl Iterator<Item = (u64,
 
 #[cfg(test)]
 mod tests {
-    use forebay_types::{ChunkPlace, Rank, ShardId, Slice};
+    use forebay_types::{ChunkPlace, PIECE_BYTES, Rank, ShardId, Slice};
 
     use super::*;
 
@@ -262,26 +218,6 @@ mod tests {
         let units = cutter.finish();
         assert_eq!(units.iter().map(|unit| unit.bytes).sum::<u64>(), spans.len() as u64);
         units.iter().map(|unit| unit.first_sample.0).collect()
-    }
-
-    #[test]
-    fn units_of_a_stream_are_long_where_many_are_left() {
-        const KIB: u64 = 1 << 10;
-        const MIB: u64 = 1 << 20;
-        for (data_bytes, sample_bytes, nodes, asked, expected) in [
-            (60 * MIB, 3 * KIB, 4, None, 128 * KIB),
-            (MIB, 3 * KIB, 4, None, 64 * KIB),
-            (512 * MIB, 16 * KIB, 2, None, MIB),
-            (140_000 * MIB, 110 * KIB, 4, None, 16 * MIB),
-            (140_000 * MIB, 110 * KIB, 64, None, 8 * MIB),
-            (10_000_000 * MIB, 110 * KIB, 8, None, 256 * MIB),
-            (512 * MIB, 16 * KIB, 2, Some(10 * MIB), 16 * MIB),
-            (512 * MIB, 16 * KIB, 2, Some(64 * MIB), 16 * MIB),
-            (512 * MIB, 16 * KIB, 2, Some(64 * KIB), 64 * KIB),
-        ] {
-            let found = stream_unit_bytes(data_bytes, data_bytes / sample_bytes, nodes, asked);
-            assert_eq!(found, expected, "{data_bytes} bytes on {nodes} nodes, {asked:?}");
-        }
     }
 
     /// Samples of 64 KiB, one after another in files of 2.5 MiB.

@@ -3,11 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use forebay_plan::config::needs_shares;
+use forebay_plan::config::{needs_shares, unit_bytes};
 use forebay_plan::options::LoaderOptions;
-use forebay_plan::{
-    ChunkMap, NodeShares, OrderKind, dataset_key, share_unit_bytes, share_units, stream_unit_bytes,
-};
+use forebay_plan::{ChunkMap, NodeShares, dataset_key, share_units};
 use forebay_types::{Rank, SamplePlaces};
 
 use crate::job::Job;
@@ -40,12 +38,7 @@ impl JobShares {
         let nodes: Vec<Vec<Rank>> =
             (0..job.nodes).map(|node| job.ranks_of(node).map(Rank).collect()).collect();
         let (data_bytes, samples, count) = (places.record_bytes(), places.samples(), u64::from(job.nodes));
-        let unit_bytes = match kind {
-            OrderKind::Opportunistic { .. } => {
-                stream_unit_bytes(data_bytes, samples, count, options.order.unit)
-            }
-            _ => share_unit_bytes(data_bytes, samples, count),
-        };
+        let unit_bytes = unit_bytes(kind, data_bytes, samples, count, options.order.unit);
         let Ok(units) = share_units::<_, Infallible>(places, chunks, unit_bytes, &mut |_, _| Ok(()));
         let shares = NodeShares::new(samples, &units, &nodes, dataset_key(DATASET));
         Some(JobShares { shares: Arc::new(shares), unit_bytes })

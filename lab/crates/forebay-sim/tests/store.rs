@@ -42,6 +42,25 @@ fn each_node_reads_its_share_once_and_no_epoch_reads_the_file_system() {
 }
 
 #[test]
+fn disks_seek_once_for_chunks_that_follow_each_other_in_a_share() {
+    let seeks = |order: &str| {
+        let found = stored(4, |job| {
+            job["dataset"]["uniform"]["samples"] = json!(1024 * 256);
+            (job["storage"]["targets"], job["storage"]["stripe_count"]) = (json!(1), json!(1));
+            job["storage"]["seek_us"] = json!(8000);
+            job["rules"] = json!("lustre");
+            (job["order"], job["epochs"]) = (json!({"kind": order}), json!(1));
+        });
+        let run = &found.runs[0];
+        assert_eq!(run.nodes.iter().map(|node| node.loaded_bytes).sum::<u64>(), 1024 * MIB);
+        run.servers.iter().map(|server| server.seeks).sum::<u64>()
+    };
+    // Units are of 16 MiB; in `local-shuffle`, which depends on them, of 1 MiB.
+    let (long, short) = (seeks("shuffle"), seeks("local-shuffle"));
+    assert!(long <= 1024 / 8 && short > 4 * long, "{long} and {short} seeks");
+}
+
+#[test]
 fn what_fits_into_no_share_is_read_from_the_files() {
     let found = stored(2, |job| {
         job["store"] = json!({"size": 16 * MIB});
