@@ -1,9 +1,9 @@
-"""The papers whose figures are simulated: a module each, with its sections."""
+"""Figures of papers, simulated, and the search for what is faster: a module each, with sections."""
 
 from __future__ import annotations
 
 from studies.harness.sections import Section, Study
-from studies.simulate import async_io, deepio, fefs, lmdbio, monarch
+from studies.simulate import async_io, deepio, fefs, lmdbio, monarch, search
 
 PAPERS: dict[str, dict[str, Section]] = {
     "lmdbio": lmdbio.SECTIONS,
@@ -11,6 +11,7 @@ PAPERS: dict[str, dict[str, Section]] = {
     "deepio": deepio.SECTIONS,
     "fefs": fefs.SECTIONS,
     "monarch": monarch.SECTIONS,
+    "search": search.SECTIONS,
 }
 
 STUDY = Study(
