@@ -54,8 +54,8 @@ def test_figures_say_where_they_come_from(path: Path):
     for name, one in stored["figures"].items():
         assert one["rows"], name
         assert one["command"], name
-        assert one["machine"], name
-        assert one["origin"] in {"measured", "transcribed"}, name
+        assert one["origin"] in {"measured", "simulated", "transcribed"}, name
+        assert (one["machine"] is None) == (one["origin"] == "simulated"), name
 
 
 def commands(path: Path) -> list[str]:
@@ -148,6 +148,9 @@ def test_saving_figures_updates_the_page_and_the_claims(tmp_path: Path, monkeypa
     assert "\n| 0.123457 |\n| 2.5 |\n| – |\n\n<!-- end -->\nafter\n" in (tmp_path / "p.md").read_text()
     assert "| x is 0.1 to 2.5. | [p.md](p.md) | `c` |" in (tmp_path / "README.md").read_text()
     assert pages.load("p")["figures"]["f"]["origin"] == "measured"
+    pages.save("p", "f", {"command": "c", "runs": [], "rows": rows}, is_simulated=True)
+    found = pages.load("p")["figures"]["f"]
+    assert (found["origin"], found["machine"]) == ("simulated", None)
     assert pages.text("p") == (tmp_path / "p.md").read_text()
 
 

@@ -13,10 +13,11 @@ A file ``PAGE.json`` has three parts:
 
 ``figures``
     By name: `command`, which measures them; `runs`, the commands of `forebay` that it ran;
-    `machine`; `origin`, "measured" or "transcribed" (typed in from a page that was older than this
-    file: no more digits than the page had); `rows`. Where the code has changed since, `superseded`
-    says how. Fields of rows are those of `forebay bench --json` (docs/metrics.md) where it has
-    them; units end their names, and shares are fractions of one.
+    `machine`; `origin`, "measured", "simulated" (then `machine` is null) or "transcribed" (typed in
+    from a page that was older than this file: no more digits than the page had); `rows`. Where
+    the code has changed since, `superseded` says how. Fields of rows are those of `forebay bench
+    --json` (docs/metrics.md) where it has them; units end their names, and shares are fractions of
+    one.
 ``tables``
     By name: `figures`, which rows; `where`, the value that a field of them must have, or a list of
     such values; and either `columns` (title and template of a cell, as of `str.format`) or `row`,
@@ -135,11 +136,13 @@ def printed(page: str, name: str, rows: Sequence[Row]) -> str:
     return "\n\n".join("\n".join(lines) for lines in shown)
 
 
-def save(page: str, name: str, figures: Mapping[str, Any]) -> None:
-    """Store measured figures and write the page's tables, and the claims that rest on them."""
+def save(page: str, name: str, figures: Mapping[str, Any], *, is_simulated: bool = False) -> None:
+    """Store figures and write the page's tables, and the claims that rest on them."""
     stored = load(page)
+    origin = "simulated" if is_simulated else "measured"
+    described = None if is_simulated else machine.describe()
     rows = [_rounded(row) for row in figures["rows"]]
-    stored["figures"][name] = {**figures, "machine": machine.describe(), "origin": "measured", "rows": rows}
+    stored["figures"][name] = {**figures, "machine": described, "origin": origin, "rows": rows}
     (DATA / f"{page}.json").write_text(dumped(stored), encoding="utf-8")
     for one in (page, CLAIMS):
         for path, new in _outdated([one]):

@@ -124,6 +124,8 @@ class Study:
     isolated: bool = False
     """Whether each section runs in a new process, so that it inherits no memory, mappings or page
     cache use; then all rows are stored as the figures of the study's name."""
+    is_simulated: bool = False
+    """Whether nothing is measured: the rows are the same on every machine."""
 
     @property
     def names_sections(self) -> bool:
@@ -223,12 +225,12 @@ def _run_study(name: str, study: Study, options: argparse.Namespace) -> int:
             words = [name, *([one] if study.names_sections else []), *study.words(one)]
             if options.repetitions != study.repetitions:
                 words += ["--repetitions", str(options.repetitions)]
-            _save(name, one, words, found[one])
+            _save(study, (name, one), words, found[one])
     every = [row for rows in found.values() for row in rows]
     if options.json:
         print(json.dumps(found))
     elif options.save and study.isolated:
-        _save(name, name, [name], every)
+        _save(study, (name, name), [name], every)
     return 1 if any(row.get("status") == "failed" and study.isolated for row in every) else 0
 
 
@@ -252,9 +254,10 @@ def _in_new_process(study: str, section: str, options: argparse.Namespace) -> li
     return rows
 
 
-def _save(page: str, name: str, words: Sequence[str], rows: Sequence[Row]) -> None:
+def _save(study: Study, place: tuple[str, str], words: Sequence[str], rows: Sequence[Row]) -> None:
     command = shlex.join(["python", "lab/studies", *words])
-    pages.save(page, name, {"command": command, "runs": list(_RUNS), "rows": rows})
+    figures = {"command": command, "runs": list(_RUNS), "rows": rows}
+    pages.save(*place, figures, is_simulated=study.is_simulated)
 
 
 def title(section: Any) -> str:

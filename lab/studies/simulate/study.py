@@ -17,4 +17,5 @@ PAPERS: dict[str, dict[str, Section]] = {
 STUDY = Study(
     sections={name: section for sections in PAPERS.values() for name, section in sections.items()},
     groups={paper: tuple(sections) for paper, sections in PAPERS.items()},
+    is_simulated=True,
 )
