@@ -10,6 +10,9 @@ from studies.harness.sections import Scope
 from studies.simulate import eviction, monarch
 from studies.simulate.monarch_values import MONARCH
 
+# Jobs of minutes are simulated, in seconds each.
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def scope(tmp_path_factory: pytest.TempPathFactory) -> Scope:

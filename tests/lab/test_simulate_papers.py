@@ -9,6 +9,9 @@ from studies.harness.sections import Scope
 from studies.simulate import async_io, deepio
 from studies.simulate.group_reads import Fit, Machine, Reading, epoch
 
+# Jobs of many processes are simulated, in seconds each.
+pytestmark = pytest.mark.full
+
 TINY = Scope(tiny=True)
 RATE = 277e6
 GPUS = 64

@@ -86,6 +86,7 @@ def test_waits_are_those_of_each_node():
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("section", ["lmdbio-blues", "lmdbio-strong", "lmdbio-weak"])
 def test_whole_training_is_compared_with_lmdb(section):
     rows = lmdbio.SECTIONS[section](TINY)
