@@ -155,8 +155,8 @@ class Terminal:
         """Wait until this appears; forget what came before it."""
         end = time.monotonic() + support.DEADLINE_S
         while not (match := re.search(pattern, self.shown)):
-            left = end - time.monotonic()
-            ready = select.select([self._terminal], [], [], left) if left > 0 else None
+            left = max(end - time.monotonic(), 0)
+            ready, _, _ = select.select([self._terminal], [], [], left)
             assert ready, f"waited for {pattern}, found: {self.shown}"
             with suppress(OSError):
                 self.shown += os.read(self._terminal, 4096).decode(errors="replace")
