@@ -101,7 +101,23 @@ fn is_resident(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<bo
 mod tests {
     use super::*;
     use std::fs::{self, File};
+    use std::thread::sleep;
     use std::time::Duration;
+
+    const LOOKED_BYTES: usize = 1 << 16;
+
+    /// Drops a file from the page cache. The kernel keeps pages that something else uses at the
+    /// moment.
+    fn drop_pages(file: &File) {
+        for _ in 0..1000 {
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            if !is_resident(file.as_fd(), 0, LOOKED_BYTES).unwrap() {
+                return;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        panic!("the kernel keeps the pages");
+    }
 
     #[test]
     fn what_is_in_memory_is_read_and_nothing_else() {
@@ -112,19 +128,14 @@ mod tests {
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
         for way in [Residency::NoWait, Residency::Mincore] {
-            let mut into = vec![0; 1 << 16];
+            let mut into = vec![0; LOOKED_BYTES];
             let mut residency = way;
             fs::read(&path).unwrap();
             assert!(residency.read(file.as_fd(), 1 << 16, &mut into).unwrap());
             assert_eq!(into, bytes[1 << 16..1 << 17]);
             assert_eq!(residency, way);
-            // The kernel keeps pages that something else uses at this moment.
-            let is_dropped = (0..1000).any(|_| {
-                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-                std::thread::sleep(Duration::from_millis(1));
-                !residency.read(file.as_fd(), 0, &mut into).unwrap()
-            });
-            assert!(is_dropped);
+            drop_pages(&file);
+            assert!(!residency.read(file.as_fd(), 0, &mut into).unwrap());
         }
         let mut unknown = Residency::Unknown;
         assert!(!unknown.read(file.as_fd(), 0, &mut [0; 10]).unwrap());
@@ -137,13 +148,13 @@ mod tests {
         fs::write(&path, vec![1; 1 << 18]).unwrap();
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        drop_pages(&file);
         for fetch in [Fetch::Follow, Fetch::None, Fetch::Whole] {
             let mut residency = Residency::of(file.as_fd(), &path, fetch);
             assert_eq!(residency, Residency::Mincore);
             for _ in 0..3 {
-                assert!(!residency.read(file.as_fd(), 0, &mut vec![0; 1 << 16]).unwrap());
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                assert!(!residency.read(file.as_fd(), 0, &mut vec![0; LOOKED_BYTES]).unwrap());
+                sleep(Duration::from_millis(20));
             }
         }
     }
