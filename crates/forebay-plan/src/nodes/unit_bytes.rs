@@ -16,7 +16,7 @@ const MOST_UNITS: u64 = 1 << 16;
 const UNITS_OF_NODE: u64 = 16;
 
 /// Least units of each node in the order `opportunistic`, where units are longer than 1 MiB:
-/// windows of so many units shuffle as well as windows of more.
+/// windows of this many units shuffle as well as longer ones.
 const STREAM_UNITS_OF_NODE: u64 = 2048;
 
 /// Least units of each node there, as far as units have 64 KiB: in a file sorted by class, windows
@@ -63,7 +63,7 @@ pub(crate) fn store_unit_bytes(data_bytes: u64, samples: u64, nodes: u64) -> u64
     share_unit_bytes(data_bytes, samples, nodes).max(long)
 }
 
-/// The longest power of two that leaves each node about so many units: rounded down, as the fewest
+/// The longest power of two that leaves each node about `units` units: rounded down, as the fewest
 /// units are a promise and the length is not.
 fn for_units(units: u64, data_bytes: u64, nodes: u64) -> u64 {
     (data_bytes / (units * nodes.max(1)) + 1).next_power_of_two() / 2

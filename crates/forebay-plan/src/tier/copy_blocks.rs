@@ -6,7 +6,7 @@ pub const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks that one look at a file tries.
 const BLOCKS_AT_ONCE: usize = 64;
 
-/// Offset and length of a block in a file of so many bytes \[bytes\].
+/// Offset and length of a block of a file that is `bytes` bytes long \[bytes\].
 #[must_use]
 pub fn block_extent(block: u32, bytes: u64) -> (u64, usize) {
     let offset = u64::from(block) * BLOCK_BYTES;
@@ -18,17 +18,18 @@ pub fn block_extent(block: u32, bytes: u64) -> (u64, usize) {
 pub struct CopyBlocks {
     bytes: u64,
     is_written: Vec<bool>,
-    missing: usize,
+    /// Length of the blocks that are not written \[bytes\].
+    missing_bytes: u64,
     /// All blocks before this one are written.
     first_missing: usize,
 }
 
 impl CopyBlocks {
-    /// Those of a file of so many bytes, none of which is written.
+    /// Those of a file that is `bytes` bytes long, none of which is written.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let blocks = bytes.div_ceil(BLOCK_BYTES) as usize;
-        Self { bytes, is_written: vec![false; blocks], missing: blocks, first_missing: 0 }
+        Self { bytes, is_written: vec![false; blocks], missing_bytes: bytes, first_missing: 0 }
     }
 
     /// Length of the file \[bytes\].
@@ -40,7 +41,7 @@ impl CopyBlocks {
     /// Whether all are written.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.missing == 0
+        self.missing_bytes == 0
     }
 
     /// The blocks that are not written.
@@ -52,10 +53,10 @@ impl CopyBlocks {
             .map(|(block, _)| block)
     }
 
-    /// Bytes of them.
+    /// Length of the blocks that are not written \[bytes\].
     #[must_use]
     pub fn missing_bytes(&self) -> u64 {
-        self.missing().map(|block| block_extent(block, self.bytes).1 as u64).sum()
+        self.missing_bytes
     }
 
     /// The blocks that a look at the file tries, as programs may have read them.
@@ -69,7 +70,7 @@ impl CopyBlocks {
             return;
         };
         *is_written = true;
-        self.missing -= 1;
+        self.missing_bytes -= block_extent(block, self.bytes).1 as u64;
         while self.is_written.get(self.first_missing) == Some(&true) {
             self.first_missing += 1;
         }

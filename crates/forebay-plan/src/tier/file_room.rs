@@ -3,7 +3,7 @@
 /// What files take a multiple of \[bytes\]: the block of the file systems that levels are on.
 const UNIT_BYTES: u64 = 4096;
 
-/// What a file of so many bytes takes of a level \[bytes\].
+/// What a file that is `bytes` bytes long takes of a level \[bytes\].
 #[must_use]
 pub fn file_room_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(UNIT_BYTES)
@@ -20,7 +20,7 @@ pub enum NoCopy {
     LevelsOut,
 }
 
-/// Begins a copy of a file of so many bytes on the first level that has room: `begin` tries a
+/// Begins a copy of a file, `bytes` bytes long, on the first level that has room: `begin` tries a
 /// level. `levels` are the nearest first, each with what it may hold \[bytes\].
 ///
 /// # Errors

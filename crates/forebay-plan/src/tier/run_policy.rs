@@ -76,8 +76,8 @@ pub fn may_stage(waiting: usize, under_way: usize) -> bool {
     waiting + under_way < 4 * COPIERS
 }
 
-/// How long the daemon waits until it looks again, if no thread ends: it last did something
-/// `acted_before`, and so many copies are under way.
+/// How long the daemon waits until it looks again, if no thread ends. `acted_before` is how long
+/// ago it last did something, `under_way` the number of copies.
 #[must_use]
 pub fn look_again_after(acted_before: Duration, under_way: usize) -> Duration {
     let is_idle = acted_before > LOOK_IDLE_EVERY && under_way == 0;
@@ -97,7 +97,7 @@ pub enum CopyStep {
     GiveUp,
 }
 
-/// Decides it for a copy that lacks so many bytes. `may_read` is [`Fetch::may_read`] of them.
+/// Decides it for a copy that lacks `missing_bytes`. `may_read` is [`Fetch::may_read`] of them.
 pub fn copy_step(missing_bytes: u64, is_patient: bool, may_read: impl FnOnce(u64) -> bool) -> CopyStep {
     match missing_bytes {
         0 => CopyStep::Finish,
