@@ -53,6 +53,12 @@ pub struct LevelBytes {
 }
 
 impl LevelBytes {
+    /// Adds bytes that a tier had.
+    pub(crate) fn add_to_tier(&mut self, level: usize, bytes: u64) {
+        self.tiers.resize(self.tiers.len().max(level + 1), 0);
+        self.tiers[level] += bytes;
+    }
+
     /// Adds those of another node.
     pub(crate) fn add(&mut self, other: &LevelBytes) {
         self.source += other.source;

@@ -53,12 +53,9 @@ impl World<'_> {
     ) -> Option<ClientAccess> {
         if !self.runs.is_empty() {
             let counted = self.nodes[node].levels.entry(epoch).or_default();
-            match file.level.map(usize::from) {
+            match file.level {
                 None => counted.source += length,
-                Some(level) => {
-                    counted.tiers.resize(counted.tiers.len().max(level + 1), 0);
-                    counted.tiers[level] += length;
-                }
+                Some(level) => counted.add_to_tier(usize::from(level), length),
             }
         }
         let open = file.open?;

@@ -28,8 +28,7 @@ impl World<'_> {
                 Some(self.storage.client(self.nodes[node].id).access(open, offset, length, how))
             }
             Holder::Level(level) => {
-                counted.tiers.resize(counted.tiers.len().max(level + 1), 0);
-                counted.tiers[level] += length;
+                counted.add_to_tier(level, length);
                 let storage = self.tiers[node].levels[level].storage.as_mut()?;
                 Some(storage.files.client(storage.node).access(storage.open, offset, length, how))
             }
