@@ -20,14 +20,11 @@ from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.programs import TENSORFLOW_NS, Program
 from forebay_lab.simulate.result import simulate_row
 from studies.harness.sections import Row, Scope
-from studies.simulate.group_reads import ROW
+from studies.simulate.group_reads import NO_COST, ROW
 
 PFS = "beegfs"
 CORES = 32
 """Of a node: the paper does not say."""
-NO_COST = 1e18
-"""Bytes per second."""
-
 NODES = 8
 CLIENTS = (8, 16, 32, 64, 128)
 """Of all nodes: figure 2."""
@@ -55,6 +52,11 @@ class System:
     def row(self) -> Asked:
         """The row of the bench."""
         return parse("store@shuffle", "shuffle", {})[0] if self.program is None else ROW
+
+    @property
+    def programs(self) -> dict[str, Program]:
+        """What has a model."""
+        return {} if self.program is None else {ROW.strategy: self.program}
 
     def costs(self) -> Costs:
         """Return the processor times."""
@@ -120,7 +122,7 @@ def _rates(system: System, clients: int, scope: Scope) -> list[float]:
         compute_seconds=BATCH_SAMPLES * system.element_ns * 1e-9,
         cores=CORES,
         costs=system.costs(),
-        programs={} if system.program is None else {ROW.strategy: system.program},
+        programs=system.programs,
     )
     runs = simulate_row(request, system.row, clients, list(range(scope.repetitions)))["repetitions"]
     epochs = [one["by_epoch"][-1] for one in runs]
@@ -164,7 +166,7 @@ def training(scope: Scope) -> list[Row]:
                 compute_seconds=batch * system.element_ns * 1e-9,
                 cores=CORES,
                 costs=system.costs(),
-                programs={ROW.strategy: through},
+                programs=system.programs,
             )
             row = simulate_row(request, system.row, nodes, list(range(scope.repetitions)))
             epochs = [

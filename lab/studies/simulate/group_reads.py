@@ -28,7 +28,7 @@ from forebay_lab.simulate.places import Places
 from forebay_lab.simulate.programs import Program
 from forebay_lab.simulate.result import simulate_row
 
-__all__ = ["Epoch", "Fit", "Machine", "Reading", "epoch"]
+__all__ = ["NO_COST", "ROW", "Epoch", "Fit", "Machine", "Reading", "epoch"]
 
 LEAST_STEPS = 8
 """An epoch of fewer groups per process is repeated, so that the first group counts little."""

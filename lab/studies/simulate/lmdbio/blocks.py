@@ -22,7 +22,7 @@ _FILE_BYTES = 256 << 30
 
 def blocks(scope: Scope) -> list[Row]:
     """Read a file with one reader: MiB/s of pread and of a mapping by size of block."""
-    spec = Wanted(preset="bebop", spec=None, overrides={}).resolve()
+    spec = Wanted(preset="bebop").resolve()
     sizes = scope.pick(_BLOCKS, (_PAGE, MIB))
     found: list[Row] = [
         {"name": name, "block_kib": size // 1024, "mib_s": _rate(spec, how, size)}

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+from forebay_lab.bench.strategies import LADDER
 from studies.harness.sections import Row, Scope
 from studies.simulate.lmdbio import jobs
 from studies.simulate.lmdbio.published import READ_FACTORS, READ_FACTORS_AT
 
 __all__ = ["STRATEGIES", "ladder"]
 
-STRATEGIES = (
-    "pylmdb-skipping",
-    "lmdb",
-    *(
-        f"{name}{jobs.ONE_ROOT}"
-        for name in (
-            "lmm",
-            "lmm-dm",
-            "lmm-dio",
-            "lmm-dio-prov",
-            "lmm-dio-prov-coal",
-            "lmm-dio-prov-coal-stag",
-        )
-    ),
-    "forebay",
-)
+STRATEGIES = tuple(f"{name}{jobs.ONE_ROOT}" if name.startswith("lmm") else name for name in LADDER)
 
 _STEPS = 512
 """Of the paper's run, over which what comes before the first step is spread."""

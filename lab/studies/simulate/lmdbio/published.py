@@ -15,12 +15,13 @@ READ_FACTORS = {
     "lmm-dio-prov-coal": 21.86,
     "lmm-dio-prov-coal-stag": 81.05,
 }
-"""Reading, times as fast as LMDB on so many processes of Bebop: figures 17a, 18a, 20a, 21a, 22a."""
+"""Reading, times as fast as LMDB on `READ_FACTORS_AT` processes of Bebop: figures 17a, 18a, 20a,
+21a, 22a."""
 
 LMM_MOST = 43.77
 LMM_UP_TO = 1152
-"""Reading, LMM up to so many times as fast as LMDB, on at most so many processes: figure 15a. Above
-them it is slightly slower than LMDB."""
+"""Reading, LMM up to `LMM_MOST` times as fast as LMDB, on at most `LMM_UP_TO` processes: figure
+15a. Above them it is slightly slower than LMDB."""
 
 SEEK_SHARES = {"lmm": 0.60, "lmm-dm": 0.01, "lmm-dio": 0.20, "lmm-dio-prov": 0.0}
 """Of the read time: figures 17b (nearly 60 %, below 1 %), 18b (nearly 20 %), section 5.1.4."""
@@ -30,16 +31,16 @@ SKEW_SHARES = {"lmm-dio-prov-coal": 0.25}
 
 SCALING_AT = 9216
 ABOVE_IDEAL = {"alexnet": 660.0}
-"""Training with LMDB, time over that of ideal scaling on so many processes: figure 3a."""
+"""Training with LMDB, time over that of ideal scaling on `SCALING_AT` processes: figure 3a."""
 IO_SHARES = {"alexnet": 0.90, "caffenet": 0.66, "resnet50": 0.75}
-"""Training with LMDB, share of reading and skew on so many processes: figures 3b, 4b, 5b."""
+"""Training with LMDB, share of reading and skew on `SCALING_AT` processes: figures 3b, 4b, 5b."""
 
 BLUES_AT = 512
 BLUES_FACTORS = {
     "cifar10-large": {"lmm": 1.21, "lmm-dm": 1.41},
     "imagenet": {"lmm": 7.0, "lmm-dm": 8.3},
 }
-"""Training on Blues, times as fast as LMDB on so many processes: figures 23a, 23b."""
+"""Training on Blues, times as fast as LMDB on `BLUES_AT` processes: figures 23a, 23b."""
 
 STRONG_FACTORS = {"cifar10-large": 65.0, "imagenet-large": 1.6}
 WEAK_FACTORS = {"cifar10-large": 43.0, "imagenet-large": 1.9}

@@ -46,7 +46,7 @@ def order(scope: Scope) -> list[Row]:
     request = Request(
         places=source.places,
         dataset=source.dataset,
-        spec=Wanted(preset="bebop", spec=None, overrides={}).resolve(),
+        spec=Wanted(preset="bebop").resolve(),
         ranks=sizes,
         ranks_per_node=_RANKS_PER_NODE,
         global_batch=_BATCH,
